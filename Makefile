@@ -1,0 +1,62 @@
+# Everyday commands; `make` lists them. Needs Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+bin := $(VENV)/bin
+installed := $(VENV)/.installed
+# One process per core beats several threads per process for tests as small as these.
+pytest := OMP_NUM_THREADS=1 $(bin)/python -m pytest -n $(JOBS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint format hooks bench constraints clean
+MAKEFLAGS += --no-print-directory
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: $(installed) ## the package with every extra and the test tools, into .venv
+
+# The stamp makes this a no-op until the requirements change.
+$(installed): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "ltnode needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1): make install PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing ltnode and its tools into $(VENV) (a few minutes the first time)"
+	@$(bin)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(installed) ## train the four models on data with a gap; table, figure and page in demo/
+	@$(bin)/ltnode demo --out demo
+
+test: $(installed) ## every test but the slow ones and those for a GPU
+	@$(pytest) -m "not slow and not gpu" $(PYTEST_ARGS)
+
+test-slow: $(installed) ## the tests that take minutes
+	@$(pytest) -m "slow and not gpu" --timeout 1200 $(PYTEST_ARGS)
+
+lint: $(installed) ## ruff (rules and format) and mypy (strict on the package)
+	@$(bin)/ruff check .
+	@$(bin)/ruff format --check .
+	@$(bin)/mypy
+
+format: $(installed) ## rewrite the sources in the house format
+	@$(bin)/ruff check --fix --exit-zero -q .
+	@$(bin)/ruff format .
+
+hooks: $(installed) ## run the lint before every commit (pre-commit)
+	@$(bin)/pre-commit install
+
+bench: $(installed) ## the solver beside its peers, as ratios of one run
+	@$(bin)/python benchmarks/solver.py
+
+# The local part of a version (+cpu) names a build for one machine, not a version to ask for.
+constraints: $(installed) ## write the versions in .venv to constraints.txt
+	@{ sed -n '/^#/p' constraints.txt; $(bin)/python -m pip freeze --exclude-editable | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
+	@mv constraints.new constraints.txt
+	@touch $(installed)
+
+clean: ## remove caches and what demo and builds wrote (keeps .venv and runs/)
+	@rm -rf demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
