@@ -1,0 +1,177 @@
+"""Normalisation and augmentation of batches, on the device that holds them.
+
+Images stay raw (uint8) until the last moment: crop and flip act on raw pixels, then the batch becomes float and is
+normalised. Random crops are a pure function of (seed, epoch, sample index), so they do not depend on the batch size, on the
+number of processes, or on whether the run was interrupted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import pad
+
+from ltnode.errors import InputError
+from ltnode.typing import Bool, Float, Int, Num, Tensor
+
+_WORD = 1 << 64
+_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the increment of SplitMix64
+_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # the multipliers of SplitMix64's finaliser
+_DRAW_BITS = 21  # three draws out of one 64-bit word; a range of 2p + 1 values is uniform to (2p + 1) / 2^21
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Per-channel (images) or per-feature (vectors) standardisation.
+
+    ``apply`` computes ``(x / 255 - mean) / std`` for uint8 input and ``(x - mean) / std`` for floating-point input: images
+    that are already float are expected on the scale [0, 1]. ``mean`` and ``std`` have the length of the batch's dimension 1.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise InputError(f"mean has {len(self.mean)} entries and std {len(self.std)}; give one each per channel")
+        if not all(s > 0 for s in self.std):
+            raise InputError(f"std must be positive in every channel, got {self.std}")
+
+    @classmethod
+    def fitted(cls, x: Num[Tensor, "N C *rest"]) -> Normalisation:
+        """Mean and (population) std per channel of ``x``; a constant channel gets std 1, so that it maps to 0."""
+        mean, std = [], []
+        for channel in range(x.shape[1]):  # one channel at a time: a float64 copy of a whole image set would not fit
+            values = x[:, channel].to(torch.float64)
+            values = values / 255 if x.dtype == torch.uint8 else values
+            mean.append(values.mean().item())
+            spread = values.std(correction=0).item()
+            std.append(spread if spread > 1e-12 * max(1.0, abs(mean[-1])) else 1.0)
+        return cls(tuple(mean), tuple(std))
+
+    def apply(self, x: Num[Tensor, "B C *rest"], dtype: torch.dtype | None = None) -> Float[Tensor, "B C *rest"]:
+        """The standardised batch, on the device of ``x``.
+
+        Args:
+            x: uint8 pixels or floating-point values, channels or features in dimension 1.
+            dtype: dtype of the result; by default that of a floating-point ``x`` and the default dtype for uint8.
+        """
+        if x.ndim < 2 or x.shape[1] != len(self.mean):
+            raise InputError(f"x of shape {tuple(x.shape)} does not have {len(self.mean)} channels in dimension 1")
+        if dtype is None:
+            dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+        mean, std = _constants(self.mean, self.std, x.ndim, dtype, x.device)
+        if x.dtype == torch.uint8:
+            return x.to(dtype, copy=True).div_(255).sub_(mean).div_(std)
+        return (x.to(dtype) - mean) / std
+
+
+@lru_cache(maxsize=64)
+def _constants(
+    mean: tuple[float, ...], std: tuple[float, ...], ndim: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    # Kept on the device: a fresh copy per batch would synchronise, and could not be captured in a CUDA graph.
+    shape = (-1,) + (1,) * (ndim - 2)
+    with torch.inference_mode(False):  # an inference tensor in this cache would break a later backward pass
+        return (
+            torch.tensor(mean, dtype=dtype, device=device).view(shape),
+            torch.tensor(std, dtype=dtype, device=device).view(shape),
+        )
+
+
+class CropOffsets(NamedTuple):
+    """Where each sample's crop begins in the padded image, and whether it is mirrored."""
+
+    top: Int[Tensor, " B"]
+    left: Int[Tensor, " B"]
+    flip: Bool[Tensor, " B"]
+
+
+def augmentation_offsets(
+    seed: int, epoch: int, indices: Int[Tensor, " B"], *, padding: int, flip: bool = False
+) -> CropOffsets:
+    """Random crop offsets and flips as a pure function of (seed, epoch, sample index).
+
+    Each index is hashed with (seed, epoch) by SplitMix64 in integer arithmetic, hence the same numbers on every device.
+
+    Args:
+        seed: the run's seed, any integer.
+        epoch: how often the data were gone through before.
+        indices: positions of the samples in the training set, on the device where the offsets are wanted.
+        padding: offsets are uniform on 0 ... 2 * padding.
+        flip: draw flips with probability 1/2; otherwise none.
+    """
+    key = _mix_int(_mix_int(seed % _WORD) + epoch % _WORD)
+    word = _mix(indices.to(torch.int64) * _signed(_GOLDEN) + _signed(key))
+    mask = (1 << _DRAW_BITS) - 1
+    span = 2 * padding + 1
+    top = ((word & mask) * span) >> _DRAW_BITS
+    left = (((word >> _DRAW_BITS) & mask) * span) >> _DRAW_BITS
+    mirrored = ((word >> (2 * _DRAW_BITS)) & 1).bool() if flip else torch.zeros_like(word, dtype=torch.bool)
+    return CropOffsets(top, left, mirrored)
+
+
+def _mix_int(z: int) -> int:
+    """SplitMix64's output function on a Python integer."""
+    z = (z + _GOLDEN) % _WORD
+    z = ((z ^ (z >> 30)) * _MIX[0]) % _WORD
+    z = ((z ^ (z >> 27)) * _MIX[1]) % _WORD
+    return z ^ (z >> 31)
+
+
+def _mix(z: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
+    """The same finaliser on int64 tensors, whose products wrap modulo 2^64."""
+    z = z + _signed(_GOLDEN)
+    z = (z ^ _shift(z, 30)) * _signed(_MIX[0])
+    z = (z ^ _shift(z, 27)) * _signed(_MIX[1])
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    # torch shifts int64 arithmetically; the mask makes it logical
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - _WORD if word >= _WORD // 2 else word
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """A random crop of the zero-padded raw image (same size as before), then a random horizontal flip.
+
+    Args:
+        padding: pixels of raw value 0 added on every side.
+        flip: mirror with probability 1/2.
+    """
+
+    padding: int = 0
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise InputError(f"padding must be 0 or more pixels, got {self.padding}")
+
+    def apply(
+        self, x: Num[Tensor, "B C H W"], *, seed: int, epoch: int, indices: Int[Tensor, " B"]
+    ) -> Num[Tensor, "B C H W"]:
+        """The augmented raw batch; see :func:`augmentation_offsets` for the meaning of seed, epoch and indices."""
+        if x.ndim != 4 or indices.shape != x.shape[:1]:
+            given = f"{tuple(x.shape)} and indices of shape {tuple(indices.shape)}"
+            raise InputError(f"augmentation needs images (B, C, H, W) and one index each, got {given}")
+        offsets = augmentation_offsets(seed, epoch, indices.to(x.device), padding=self.padding, flip=self.flip)
+        return self.crop(x, offsets)
+
+    def crop(self, x: Num[Tensor, "B C H W"], offsets: CropOffsets) -> Num[Tensor, "B C H W"]:
+        """The crops of ``x`` at given offsets."""
+        batch, channels, height, width = x.shape
+        column = torch.arange(width, device=x.device)
+        columns = torch.where(offsets.flip[:, None], width - 1 - column, column) + offsets.left[:, None]
+        rows = torch.arange(height, device=x.device) + offsets.top[:, None]
+        padded = pad(x, (self.padding,) * 4)
+        sample = torch.arange(batch, device=x.device)[:, None, None, None]
+        plane = torch.arange(channels, device=x.device)[None, :, None, None]
+        return padded[sample, plane, rows[:, None, :, None], columns[:, None, None, :]]
