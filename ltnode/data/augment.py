@@ -1,8 +1,8 @@
 """Normalisation and augmentation of batches, on the device that holds them.
 
 Images stay raw (uint8) until the last moment: crop and flip act on raw pixels, then the batch becomes float and is
-normalised. Random crops are a pure function of (seed, epoch, sample index), so they do not depend on the batch size, on the
-number of processes, or on whether the run was interrupted.
+normalised. Random crops are a pure function of (seed, epoch, sample index): they do not depend on the batch size, on
+the number of processes, or on whether the run was interrupted.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _DRAW_BITS = 21  # three draws out of one 64-bit word; a range of 2p + 1 values 
 class Normalisation:
     """Per-channel (images) or per-feature (vectors) standardisation.
 
-    ``apply`` computes ``(x / 255 - mean) / std`` for uint8 input and ``(x - mean) / std`` for floating-point input: images
-    that are already float are expected on the scale [0, 1]. ``mean`` and ``std`` have the length of the batch's dimension 1.
+    ``apply`` computes ``(x / 255 - mean) / std`` for uint8 input and ``(x - mean) / std`` for floating-point input:
+    images that are already float are expected on the scale [0, 1]. ``mean`` and ``std`` have one entry per position of
+    the batch's dimension 1.
     """
 
     mean: tuple[float, ...]

@@ -23,7 +23,7 @@ class Split:
     """Inputs and targets of one split.
 
     Attributes:
-        x: images uint8 or float ``(N, C, H, W)`` (possibly a memory map: not to be written to), vectors float ``(N, D)``.
+        x: images uint8 or float ``(N, C, H, W)`` (maybe a memory map: do not write to it), vectors float ``(N, D)``.
         y: labels int64 ``(N,)``, or regression targets float ``(N,)``.
     """
 

@@ -14,9 +14,9 @@ _DTYPE = torch.float32  # the same numbers whatever the default dtype is
 def gap_data(n: int = 1500, seed: int = 0) -> Dataset:
     """1-D regression with a gap: ``y = cos(4 x + 0.8) + 0.1 eps``, ``eps ~ N(0, 1)``.
 
-    Half of the x are uniform on (-1, -0.7), the other half on (0.5, 1), so that a model that knows what it does not know
-    is unsure between -0.7 and 0.5, and outside (-1, 1). The function and intervals are Foong's. Nothing is standardised.
-    The test split is a further independent draw of ``n // 5`` points (at least 2).
+    Half of the x are uniform on (-1, -0.7), the other half on (0.5, 1), so that a model that knows what it does not
+    know is unsure between -0.7 and 0.5, and outside (-1, 1). The function and intervals are Foong's. Nothing is
+    standardised. The test split is a further independent draw of ``n // 5`` points (at least 2).
 
     Args:
         n: training points, at least 2; with an odd n the right interval gets one more.
@@ -43,7 +43,8 @@ def concentric_annuli(n: int = 1000, seed: int = 0, dim: int = 2) -> Dataset:
     """Binary classification: a ball of radius 0.5 (class 0) inside an annulus of radii 1 to 1.5 (class 1).
 
     Points are uniform in volume, half of them in each class. A flow in the input space with one common end-time cannot
-    make the two linearly separable (Dupont et al., "Augmented Neural ODEs", 2019); end-times that depend on the input can.
+    make the two linearly separable (Dupont et al., "Augmented Neural ODEs", 2019); end-times that depend on the input
+    can.
 
     Args:
         n: training points, at least 2.
