@@ -1,1 +1,13 @@
-"""."""
+"""Numerics: explicit Runge-Kutta solves with dense output and gradients through the accepted steps.
+
+Read in this order: ``tableau`` (the methods as data), ``step`` (one step and its error), ``controller`` (step sizes),
+``dense`` (states at any time), ``search`` (accepted edges, no graph), ``replay`` (the trajectory over known edges, with a graph),
+``kept_grid`` (a grid reused from solve to solve), ``solve`` (``odesolve``).
+"""
+
+from ltnode.ode.kept_grid import KeptGrid
+from ltnode.ode.solve import Solution, odesolve
+from ltnode.ode.status import SolverError, Stats, Status
+from ltnode.ode.tableau import TABLEAUS, ButcherTableau
+
+__all__ = ["TABLEAUS", "ButcherTableau", "KeptGrid", "Solution", "SolverError", "Stats", "Status", "odesolve"]

@@ -1,0 +1,150 @@
+"""Dense output: the states at any times, as linear combinations of the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from ltnode.ode.step import Step, Time
+from ltnode.ode.tableau import ButcherTableau
+from ltnode.typing import Float, Tensor
+
+_CHUNK = 8
+"""Steps whose stages are combined in one matrix product: more would multiply by zeros, fewer would launch more products."""
+
+
+def dense_weights(
+    tableau: ButcherTableau, edges: Float[Tensor, "n1 *grid"], times: Float[Tensor, "S *batch"]
+) -> Float[Tensor, "S *rest"]:
+    """Weights W with ``y(T) = y(edges[0]) + sum_{m,i} W[..., m, i] k_i^(m)``.
+
+    Every step that lies before T enters whole, the step that holds T with its interpolant at
+    ``theta = (T - t_m) / h_m``, later ones not at all. A time on an edge belongs to the step that ends there, so that each
+    T has its derivative from exactly one step.
+
+    Args:
+        tableau: The method.
+        edges: Step edges (n+1,), or (n+1, B) where each sample has its own; equal edges are steps of length zero.
+        times: (S,) or (S, B), within the edges. Differentiable.
+
+    Returns:
+        (S, n, stages), or (S, B, n, stages) when edges or times are per sample.
+    """
+    edges = edges.to(device=times.device, dtype=torch.float64)
+    if edges.ndim == 2 and times.ndim == 1:
+        times = times[:, None].expand(-1, edges.shape[1])
+    t = times.to(torch.float64)[..., None]
+    left, right = edges[:-1].movedim(0, -1), edges[1:].movedim(0, -1)
+    length = right - left
+    first = torch.arange(length.shape[-1], device=t.device) == 0
+    holds = ((t > left) | (first & (t >= left))) & (t <= right)
+    inside = (t - left) / torch.where(length > 0, length, torch.ones_like(length))
+    theta = torch.where(holds, inside, (t > right).to(torch.float64))
+    coefficients = torch.tensor(tableau.dense, dtype=torch.float64, device=t.device)
+    powers = torch.stack([theta**p for p in range(1, coefficients.shape[1] + 1)], dim=-1)
+    return length[..., None] * (powers @ coefficients.mT)
+
+
+def combine(base: Tensor, weights: Tensor, stages: Sequence[Tensor]) -> Tensor:
+    """``base + sum_j weights[..., j] stages[j]`` for weights (S, J) shared by the batch, or (S, B, J) per sample.
+
+    Args:
+        base: (B, ...), the state that the weights start from.
+        weights: (S, J) or (S, B, J).
+        stages: J tensors like base.
+    """
+    weights = weights.to(base.dtype)
+    if weights.ndim == 2:
+        stacked = torch.stack(tuple(stages))
+        states = (weights @ stacked.reshape(len(stages), -1)).reshape(weights.shape[0], *base.shape)
+    else:
+        stacked = torch.stack(tuple(stages), dim=1)
+        flat = stacked.reshape(base.shape[0], len(stages), -1)
+        states = torch.bmm(weights.transpose(0, 1), flat).transpose(0, 1).reshape(weights.shape[0], *base.shape)
+    return base + states
+
+
+def times_within(times: Tensor, first: Tensor, last: Tensor, closed: bool) -> tuple[Tensor, Tensor]:
+    """Which times lie in (first, last], or in [first, last] when closed: the mask, and the rows that hold any of it."""
+    t = times.detach().to(torch.float64)
+    mask = (t > first) & (t <= last)
+    if closed:
+        mask = mask | (t == first)
+    return mask, (mask.any(dim=1) if mask.ndim == 2 else mask)
+
+
+def merge_parts(parts: Sequence[tuple[Tensor, Tensor]], n_times: int, y0: Tensor) -> Tensor:
+    """States (S, B, ...) from pieces of the trajectory: ``(mask, states of the rows that hold any of it)`` each."""
+    out = torch.full((n_times, *y0.shape), float("nan"), dtype=y0.dtype, device=y0.device)
+    for mask, states in parts:
+        rows = mask.any(dim=1) if mask.ndim == 2 else mask
+        shaped = mask[rows].reshape(-1, *mask.shape[1:], *[1] * (out.ndim - mask.ndim))
+        out = out.index_put((rows.nonzero().squeeze(1),), torch.where(shaped, states, out[rows]))
+    return out
+
+
+@dataclass
+class DenseOutput:
+    """Collects steps as they come and gives the states at the requested times.
+
+    Stages are combined in chunks of a few steps and then let go, so a solve without graph needs memory for one chunk however
+    many steps it takes. A solve of one chunk reads no value of ``times``: it can be compiled and captured.
+
+    Args:
+        tableau: The method.
+        times: (S,) or (S, B).
+        chunk: Steps per chunk; None for a single chunk however long.
+    """
+
+    tableau: ButcherTableau
+    times: Tensor
+    chunk: int | None = _CHUNK
+    _edges: list[Tensor] = field(default_factory=list)
+    _base: Tensor | None = None
+    _steps: list[tuple[Tensor, ...]] = field(default_factory=list)
+    _parts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+    def add(self, t: Time, h: Time, y: Tensor, step: Step) -> None:
+        """Take over one accepted step from (t, y) with size h."""
+        if self.chunk is not None and len(self._steps) == self.chunk:
+            self._flush()
+        if self._base is None:
+            self._base = y
+            self._edges = [self._as_edge(t)]
+        self._steps.append(step.stages)
+        self._edges.append(self._as_edge(t + h))
+
+    def result(self, y0: Tensor) -> Tensor:
+        """States (S, B, ...) at the requested times; y0 where there was no step."""
+        if self._base is None:
+            return y0.expand(self.times.shape[0], *y0.shape)
+        if not self._parts:
+            return self._combine_chunk(self._base, self.times)
+        self._flush()
+        return merge_parts(self._parts, self.times.shape[0], y0)
+
+    def _as_edge(self, t: Time) -> Tensor:
+        return torch.as_tensor(t, dtype=torch.float64, device=self.times.device)
+
+    def _flush(self) -> None:
+        """Combine the collected chunk for the times that lie in it, and let its stages go."""
+        assert self._base is not None
+        mask, rows = times_within(self.times, self._edges[0], self._edges[-1], closed=not self._parts)
+        self._parts.append((mask, self._combine_chunk(self._base, self.times[rows])))
+        self._base, self._steps, self._edges = None, [], []
+
+    def _combine_chunk(self, base: Tensor, times: Tensor) -> Tensor:
+        weights = dense_weights(self.tableau, torch.stack(self._edges), times)
+        columns: list[Tensor] = []
+        stages: list[Tensor] = []
+        for m, step in enumerate(self._steps):
+            for i, k in enumerate(step):
+                column = weights[..., m, i]
+                if stages and k is stages[-1]:  # the last stage of a step is the first of the next
+                    columns[-1] = columns[-1] + column
+                elif any(self.tableau.dense[i]):
+                    columns.append(column)
+                    stages.append(k)
+        return combine(base, torch.stack(columns, dim=-1), stages)

@@ -1,0 +1,115 @@
+"""A trajectory over known step edges, with a graph: the second phase of every solve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ltnode.ode.dense import DenseOutput, merge_parts, times_within
+from ltnode.ode.step import Field, Step, Time, error_norm, evaluate, take_step
+from ltnode.ode.tableau import ButcherTableau
+from ltnode.ode.trace import no_trace
+from ltnode.typing import Tensor
+
+Edges = Sequence[float] | Tensor
+"""Step edges: floats, or a tensor (n+1,), or (n+1, B) with one sequence per sample."""
+
+
+class Replay(NamedTuple):
+    """States (S, B, ...) and the error norm of every step, (n,) or (n, B); empty for a method without an estimate."""
+
+    states: Tensor
+    norms: Tensor
+
+
+def replay(
+    f: Field,
+    tableau: ButcherTableau,
+    y: Tensor,
+    edges: Edges,
+    times: Tensor,
+    rtol: float,
+    atol: float,
+    per_sample: bool = False,
+    recompute: bool = False,
+) -> Replay:
+    """Step over the edges and give the states at the times; the edges are constants, everything else has its gradient.
+
+    Args:
+        f: The field.
+        tableau: The method.
+        y: (B, ...), the state at the first edge.
+        edges: Step edges. Floats are the fastest in eager mode; a tensor keeps one compiled or captured program valid for
+            every grid with the same number of steps.
+        times: (S,) or (S, B), within the edges.
+        rtol: Relative tolerance of the error norms.
+        atol: Absolute tolerance of the error norms.
+        per_sample: Error norms per sample (n, B) instead of batch-wide (n,).
+        recompute: Keep only the state at every edge and evaluate each step again in the backward pass.
+    """
+    if recompute and torch.is_grad_enabled():
+        return _replay_recomputed(f, tableau, y, edges, times, rtol, atol, per_sample)
+    compiling = torch.compiler.is_compiling()
+    output = DenseOutput(tableau, times, chunk=None) if compiling else DenseOutput(tableau, times)
+    y0, k, norms = y, None, []
+    for left, right in _intervals(edges):
+        step = take_step(f, tableau, left, right - left, y, k)
+        if tableau.adaptive:
+            norms.append(error_norm(tableau, right - left, y, step, rtol, atol, per_sample))
+        output.add(left, right - left, y, step)
+        y, k = step.y, (step.stages[-1] if tableau.fsal else None)
+    return Replay(output.result(y0), _stack_norms(norms, y0, per_sample))
+
+
+def _replay_recomputed(
+    f: Field,
+    tableau: ButcherTableau,
+    y: Tensor,
+    edges: Edges,
+    times: Tensor,
+    rtol: float,
+    atol: float,
+    per_sample: bool,
+) -> Replay:
+    y0, norms, parts = y, [], []
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        # The second evaluation must not move running statistics again.
+        return nullcontext(), no_trace(f, y0.device)
+
+    def one_step(left: Time, right: Time, y: Tensor, k: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        h = right - left
+        step: Step = take_step(f, tableau, left, h, y, k)
+        norm = error_norm(tableau, h, y, step, rtol, atol, per_sample) if tableau.adaptive else y.new_zeros(())
+        output = DenseOutput(tableau, rows)
+        output.add(left, h, y, step)
+        k_next = step.stages[-1] if tableau.fsal else evaluate(f, right, step.y)
+        return step.y, k_next, output.result(y), norm
+
+    k = evaluate(f, edges[0], y)
+    for left, right in _intervals(edges):
+        first = torch.as_tensor(left, dtype=torch.float64, device=times.device)
+        last = torch.as_tensor(right, dtype=torch.float64, device=times.device)
+        mask, rows = times_within(times, first, last, closed=not parts)
+        y, k, states, norm = checkpoint(
+            one_step, left, right, y, k, times[rows], use_reentrant=False, context_fn=contexts
+        )
+        norms.append(norm)
+        parts.append((mask, states))
+    return Replay(
+        merge_parts(parts, times.shape[0], y0), _stack_norms(norms if tableau.adaptive else [], y0, per_sample)
+    )
+
+
+def _intervals(edges: Edges) -> Sequence[tuple[Time, Time]]:
+    return [(edges[m], edges[m + 1]) for m in range(len(edges) - 1)]
+
+
+def _stack_norms(norms: list[Tensor], y0: Tensor, per_sample: bool) -> Tensor:
+    if norms:
+        return torch.stack(norms)
+    return torch.zeros((0, y0.shape[0]) if per_sample else (0,), device=y0.device)

@@ -1,0 +1,188 @@
+"""Adaptive search for the accepted step edges, batch-wide or one sequence per sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ltnode.ode.controller import Controller, initial_step
+from ltnode.ode.dense import DenseOutput
+from ltnode.ode.status import Status
+from ltnode.ode.step import Field, Step, error_norm, evaluate, take_step
+from ltnode.ode.tableau import ButcherTableau
+from ltnode.typing import Tensor
+
+TryStep = Callable[[float, float], tuple[float, Callable[[], None]]]
+"""``(t, h) -> (error norm, commit)``: a trial step from the current state, and how to make it the current state."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What a step must meet, and how long a search may take."""
+
+    rtol: float = 1e-2
+    atol: float = 1e-2
+    max_steps: int = 5000
+    clip_last: bool = True
+    accept_small_change: float = 0.0
+    """Compatibility with the paper's code: accept a rejected step whose size would change by less than this share."""
+
+
+@dataclass
+class Search:
+    """What a search found.
+
+    Attributes:
+        edges: Accepted edges: floats t_0 < ... < t_n, or a float64 tensor (n+1, B) under per-sample control.
+        norms: Error norm of every accepted step, (n,) or (n, B).
+        status: OK, or why the search stopped before the end.
+        n_rejected: Trial steps thrown away (the largest count of any sample under per-sample control).
+        n_evaluations: Calls of the field.
+    """
+
+    edges: list[float] | Tensor
+    norms: Tensor
+    status: Status
+    n_rejected: int
+    n_evaluations: int
+
+
+def adaptive_loop(
+    try_step: TryStep, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance
+) -> tuple[list[float], list[float], Status, int]:
+    """Accepted edges, their error norms, status and number of rejections.
+
+    The loop knows nothing of states and fields: ``try_step`` does the work, so that the control can be tested with a stub.
+    """
+    edges, norms, rejected = [t], [], 0
+    while t < t_end:
+        if len(norms) + rejected >= tolerance.max_steps:
+            return edges, norms, Status.MAX_STEPS, rejected
+        trial = min(h, t_end - t) if tolerance.clip_last else h
+        # A sliver left by rounding would cost a whole step.
+        last = tolerance.clip_last and trial >= (t_end - t) * (1 - 1e-10)
+        t_new = t_end if last else t + trial
+        norm, commit = try_step(t, t_new - t)
+        factor = float(controller.factor(torch.tensor(norm)))
+        accepted = norm < 1.0 or (math.isfinite(norm) and abs(factor - 1.0) < tolerance.accept_small_change)
+        if accepted:
+            commit()
+            t = t_new
+            edges.append(t)
+            norms.append(norm)
+        else:
+            rejected += 1
+        h = trial * factor
+        if not accepted and h < _smallest_step(t, t_end):
+            status = Status.STEP_UNDERFLOW if math.isfinite(norm) else Status.NON_FINITE
+            return edges, norms, status, rejected
+    return edges, norms, Status.OK, rejected
+
+
+def _smallest_step(t: float, t_end: float) -> float:
+    return 16 * torch.finfo(torch.float64).eps * max(abs(t), abs(t_end))
+
+
+def search_batch(
+    f: Field,
+    tableau: ButcherTableau,
+    y: Tensor,
+    t0: float,
+    t_end: float,
+    tolerance: Tolerance,
+    output: DenseOutput | None = None,
+) -> Search:
+    """One step sequence for the whole batch (the reference). Fills ``output`` with the accepted steps when given."""
+    controller = Controller(tableau.error_order)
+    k = evaluate(f, t0, y)
+    if not _finite(k) or not _finite(y):
+        return Search([t0], torch.zeros(0), Status.NON_FINITE, 0, 1)
+    h = float(initial_step(f, tableau, t0, y, k, tolerance.rtol, tolerance.atol, per_sample=False))
+    trials = 0
+
+    def try_step(t: float, h: float) -> tuple[float, Callable[[], None]]:
+        nonlocal trials
+        trials += 1
+        step = take_step(f, tableau, t, h, y, k)
+        norm = float(error_norm(tableau, h, y, step, tolerance.rtol, tolerance.atol, per_sample=False))
+
+        def commit() -> None:
+            nonlocal y, k
+            if output is not None:
+                output.add(t, h, y, step)
+            y, k = step.y, step.stages[-1]
+
+        return norm, commit
+
+    edges, norms, status, rejected = adaptive_loop(try_step, t0, t_end, h, controller, tolerance)
+    evaluations = 2 + trials * (tableau.stages - 1)
+    return Search(edges, torch.tensor(norms), status, rejected, evaluations)
+
+
+def search_per_sample(
+    f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance
+) -> Search:
+    """Every sample its own step sequence: trials run in lock-step, each sample accepts or rejects for itself.
+
+    Args:
+        f: Field that takes t of shape (B,).
+        tableau: An adaptive method whose last stage is the field at the new state.
+        y: (B, ...).
+        t0: Common start.
+        t_end: (B,) float64, each sample's last time.
+        tolerance: Tolerances and limits; the step limit counts lock-step trials.
+    """
+    controller = Controller(tableau.error_order)
+    t = torch.full_like(t_end, t0)
+    k = evaluate(f, t, y)
+    if not _finite(k) or not _finite(y):
+        return Search(t[None], torch.zeros(0, len(t)), Status.NON_FINITE, 0, 1)
+    h = initial_step(f, tableau, t, y, k, tolerance.rtol, tolerance.atol, per_sample=True)
+    edges, norms = t[None].clone(), t.new_zeros(0, len(t))  # row m: every sample's edge after its m-th acceptance
+    count = torch.zeros_like(t, dtype=torch.long)
+    rejected = torch.zeros_like(count)
+    trials, status = 0, Status.OK
+    while bool((active := t < t_end).any()):
+        if trials >= tolerance.max_steps:
+            status = Status.MAX_STEPS
+            break
+        remaining = t_end - t
+        trial = torch.minimum(h, remaining)
+        trial = torch.where(trial >= remaining * (1 - 1e-10), remaining, trial)
+        trial = torch.where(active, trial, torch.zeros_like(trial))
+        step = take_step(f, tableau, t, trial, y, k)
+        trials += 1
+        norm = error_norm(tableau, trial, y, step, tolerance.rtol, tolerance.atol, per_sample=True)
+        accepted = controller.accepts(norm) & active
+        t_new = torch.where(trial == remaining, t_end, t + trial)
+        y, k = _select(accepted, step, y, k)
+        t = torch.where(accepted, t_new, t)
+        count = count + accepted
+        rejected = rejected + (active & ~accepted)
+        if int(count.max()) == len(edges):
+            edges = torch.cat([edges, edges[-1:]])
+            norms = torch.cat([norms, torch.zeros_like(t)[None]])
+        samples = accepted.nonzero().squeeze(1)
+        edges[count[samples], samples] = t[samples]
+        norms[count[samples] - 1, samples] = norm[samples].to(norms.dtype)
+        h = torch.where(active, trial * controller.factor(norm), h)
+        stuck = active & ~accepted & (h < 16 * torch.finfo(torch.float64).eps * t_end.abs())
+        if bool(stuck.any()):
+            status = Status.STEP_UNDERFLOW if bool(torch.isfinite(norm[stuck]).all()) else Status.NON_FINITE
+            break
+    # A sample that needed fewer steps waits at its last edge: steps of length zero.
+    edges = torch.cummax(edges, dim=0).values
+    evaluations = 2 + trials * (tableau.stages - 1)
+    return Search(edges, norms, status, int(rejected.max()), evaluations)
+
+
+def _select(accepted: Tensor, step: Step, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    mask = accepted.reshape(-1, *[1] * (y.ndim - 1))
+    return torch.where(mask, step.y, y), torch.where(mask, step.stages[-1], k)
+
+
+def _finite(x: Tensor) -> bool:
+    return bool(torch.isfinite(x).all())

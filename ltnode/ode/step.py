@@ -1,0 +1,104 @@
+"""One explicit Runge-Kutta step, and the size of its embedded error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ltnode.errors import InputError
+from ltnode.ode.tableau import ButcherTableau
+from ltnode.typing import Tensor
+
+Field = Callable[[Tensor, Tensor], Tensor]
+"""``f(t, y) -> dy/dt``; t is 0-dim, or (B,) under per-sample step control."""
+
+Time = float | Tensor
+"""A point in time or a step size: a float, a 0-dim tensor, or one value per sample (B,)."""
+
+
+class Step(NamedTuple):
+    """A finished trial step."""
+
+    y: Tensor
+    stages: tuple[Tensor, ...]
+
+
+def time_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Dtype in which a field sees the time: that of the state, but at least float32."""
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def evaluate(f: Field, t: Time, y: Tensor) -> Tensor:
+    """The field at (t, y), with t as a tensor on the state's device and the result checked and in the state's dtype."""
+    t = torch.as_tensor(t, dtype=time_dtype(y.dtype), device=y.device)
+    k = f(t, y)
+    if not isinstance(k, torch.Tensor) or k.shape != y.shape:
+        got = tuple(k.shape) if isinstance(k, torch.Tensor) else type(k).__name__
+        raise InputError(
+            f"the field returned {got} for a state of shape {tuple(y.shape)}; dy/dt must have the shape of y"
+        )
+    return k if k.dtype == y.dtype else k.to(y.dtype)
+
+
+def add_stages(y: Tensor, h: Time, weights: Sequence[float], stages: Sequence[Tensor]) -> Tensor:
+    """``y + h sum_i weights_i stages_i``, skipping zero weights."""
+    terms = [(w, k) for w, k in zip(weights, stages, strict=False) if w != 0.0]
+    if not isinstance(h, torch.Tensor):
+        for w, k in terms:
+            y = torch.add(y, k, alpha=h * w)
+        return y
+    return y + expand_like(h, y) * weighted_sum(terms)
+
+
+def weighted_sum(terms: Sequence[tuple[float, Tensor]]) -> Tensor:
+    """``sum_i w_i k_i`` with constant weights."""
+    (w, k), *rest = terms
+    total = k * w
+    for w, k in rest:
+        total = torch.add(total, k, alpha=w)
+    return total
+
+
+def expand_like(h: Tensor, y: Tensor) -> Tensor:
+    """A 0-dim or per-sample (B,) time, in the state's time dtype and ready to multiply the state."""
+    h = h.to(device=y.device, dtype=time_dtype(y.dtype))
+    if h.ndim == 0:
+        return h
+    # A per-sample factor is a full tensor, so it would promote a bf16 state to float32.
+    return h.to(y.dtype).reshape(-1, *[1] * (y.ndim - 1))
+
+
+def take_step(f: Field, tableau: ButcherTableau, t: Time, h: Time, y: Tensor, k_first: Tensor | None) -> Step:
+    """One step of size h from (t, y); ``k_first`` is the field there when it is known already (FSAL)."""
+    stages = [evaluate(f, t, y) if k_first is None else k_first]
+    y_new = y
+    for c, row in zip(tableau.c[1:], tableau.a[1:], strict=True):
+        y_new = add_stages(y, h, row, stages)
+        stages.append(evaluate(f, t + c * h, y_new))
+    if not tableau.fsal:
+        y_new = add_stages(y, h, tableau.b, stages)
+    return Step(y_new, tuple(stages))
+
+
+def error_norm(
+    tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: float, atol: float, per_sample: bool
+) -> Tensor:
+    """RMS of ``error / (atol + rtol max(|y|, |y_new|))`` over the whole batch (0-dim) or per sample (B,); no graph.
+
+    The step meets the tolerance where this is below 1.
+    """
+    if tableau.error is None:
+        raise InputError(f"method {tableau.name!r} has no embedded error estimate")
+    with torch.no_grad():
+        terms = [(w, k.detach()) for w, k in zip(tableau.error, step.stages, strict=True) if w != 0.0]
+        total = weighted_sum(terms)
+        error = total * h if not isinstance(h, torch.Tensor) else total * expand_like(h, y)
+        scale = torch.maximum(y.detach().abs(), step.y.detach().abs()).mul_(rtol).add_(atol)
+        ratio = error.div_(scale)
+        if per_sample:
+            flat = ratio.reshape(ratio.shape[0], -1)
+            return torch.linalg.vector_norm(flat, dim=1, dtype=time_dtype(y.dtype)) / math.sqrt(max(flat.shape[1], 1))
+        return torch.linalg.vector_norm(ratio, dtype=time_dtype(y.dtype)) / math.sqrt(max(ratio.numel(), 1))
