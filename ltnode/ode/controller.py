@@ -42,9 +42,7 @@ def check_tolerances(rtol: float, atol: float) -> None:
     """Tolerances must be positive and finite."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         if not (0.0 < value < float("inf")):
-            raise InputError(
-                f"{name} = {value} is impossible: tolerances must be positive and finite, for example 1e-2 or 1e-6"
-            )
+            raise InputError(f"{name} = {value} is impossible: tolerances must be positive and finite, for example 1e-2 or 1e-6")
 
 
 def initial_step(
@@ -65,7 +63,5 @@ def initial_step(
     k1 = evaluate(f, t + h0, y + expand_like(h0, y) * k)
     d2 = rms((k1 - k) / scale) / h0
     steep = torch.maximum(d1, d2)
-    h1 = torch.where(
-        steep <= 1e-15, torch.clamp(1e-3 * h0, min=1e-6), (0.01 / steep).pow(1.0 / (tableau.error_order + 1))
-    )
+    h1 = torch.where(steep <= 1e-15, torch.clamp(1e-3 * h0, min=1e-6), (0.01 / steep).pow(1.0 / (tableau.error_order + 1)))
     return torch.minimum(100 * h0, h1)

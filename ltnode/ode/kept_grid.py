@@ -21,7 +21,7 @@ _TARGET = 0.5
 
 
 def balanced_edges(edges: Sequence[float], norms: Sequence[float], n: int, error_order: int) -> list[float]:
-    """n steps over the same interval whose predicted error norms are equal.
+    """Edges of n steps over the same interval whose predicted error norms are equal.
 
     A step of size h at t has the error norm ``C(t) h^p`` with p = error_order + 1, so equal norms mean equal shares of the
     integral of ``C^(1/p)``, which the measured steps give piece by piece.
@@ -94,9 +94,7 @@ class KeptGrid:
         self._wait = self.patience if succeeded else max(self.patience, 2 * self._wait)
         self._next_attempt = self.n_solves + self._wait
 
-    def refresh(
-        self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: float, tolerance: Tolerance
-    ) -> Search:
+    def refresh(self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: float, tolerance: Tolerance) -> Search:
         """Search a grid for this batch and balance it; the caller sees to it that f keeps no trace.
 
         Returns:
@@ -113,9 +111,7 @@ class KeptGrid:
 
 
 @torch.no_grad()
-def balance(
-    f: Field, tableau: ButcherTableau, y: Tensor, found: Search, tolerance: Tolerance
-) -> tuple[list[float], Tensor, int]:
+def balance(f: Field, tableau: ButcherTableau, y: Tensor, found: Search, tolerance: Tolerance) -> tuple[list[float], Tensor, int]:
     """The fewest error-balanced steps that meet the tolerance on this batch: edges, norms, evaluations spent.
 
     Starts from the prediction and goes down while the check holds, or up until it does; the adaptive grid is the fallback.

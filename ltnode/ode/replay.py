@@ -75,7 +75,9 @@ def _replay_recomputed(
     atol: float,
     per_sample: bool,
 ) -> Replay:
-    y0, norms, parts = y, [], []
+    y0 = y
+    norms: list[Tensor] = []
+    parts: list[tuple[Tensor, Tensor]] = []
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         # The second evaluation must not move running statistics again.
@@ -95,14 +97,10 @@ def _replay_recomputed(
         first = torch.as_tensor(left, dtype=torch.float64, device=times.device)
         last = torch.as_tensor(right, dtype=torch.float64, device=times.device)
         mask, rows = times_within(times, first, last, closed=not parts)
-        y, k, states, norm = checkpoint(
-            one_step, left, right, y, k, times[rows], use_reentrant=False, context_fn=contexts
-        )
+        y, k, states, norm = checkpoint(one_step, left, right, y, k, times[rows], use_reentrant=False, context_fn=contexts)
         norms.append(norm)
         parts.append((mask, states))
-    return Replay(
-        merge_parts(parts, times.shape[0], y0), _stack_norms(norms if tableau.adaptive else [], y0, per_sample)
-    )
+    return Replay(merge_parts(parts, times.shape[0], y0), _stack_norms(norms if tableau.adaptive else [], y0, per_sample))
 
 
 def _intervals(edges: Edges) -> Sequence[tuple[Time, Time]]:

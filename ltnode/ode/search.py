@@ -57,7 +57,8 @@ def adaptive_loop(
 
     The loop knows nothing of states and fields: ``try_step`` does the work, so that the control can be tested with a stub.
     """
-    edges, norms, rejected = [t], [], 0
+    edges, rejected = [t], 0
+    norms: list[float] = []
     while t < t_end:
         if len(norms) + rejected >= tolerance.max_steps:
             return edges, norms, Status.MAX_STEPS, rejected
@@ -122,9 +123,7 @@ def search_batch(
     return Search(edges, torch.tensor(norms), status, rejected, evaluations)
 
 
-def search_per_sample(
-    f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance
-) -> Search:
+def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance) -> Search:
     """Every sample its own step sequence: trials run in lock-step, each sample accepts or rejects for itself.
 
     Args:

@@ -23,6 +23,9 @@ from ltnode.typing import Float, Tensor
 
 Control = Literal["batch", "sample"]
 
+_KEPT_ATTEMPTS = 3
+"""Passes over kept grids before giving up: a grid searched on this very batch fails only where the field is not a function."""
+
 
 @dataclass(frozen=True)
 class Solution:
@@ -108,9 +111,7 @@ def odesolve(
         return _solve_nothing(f, y0, times, t0)
     if isinstance(grid, KeptGrid):
         if control == "sample":
-            raise InputError(
-                "a kept grid is shared by the batch; use control='batch', or grid=None for per-sample steps"
-            )
+            raise InputError("a kept grid is shared by the batch; use control='batch', or grid=None for per-sample steps")
         return _solve_kept(f, tableau, y0, times, t0, t_end, grid, tolerance, recompute, throw)
     if control == "sample":
         return _solve_per_sample(f, tableau, y0, times, t0, tolerance, recompute, throw)
@@ -167,9 +168,7 @@ def _solve_per_sample(
     t_end = times.detach().to(torch.float64).max(dim=0).values
     with no_trace(f, y0.device), torch.no_grad():
         found = search_per_sample(f, tableau, y0.detach(), t0, t_end, tolerance)
-    result = replay(
-        f, tableau, y0, found.edges, times, tolerance.rtol, tolerance.atol, per_sample=True, recompute=recompute
-    )
+    result = replay(f, tableau, y0, found.edges, times, tolerance.rtol, tolerance.atol, per_sample=True, recompute=recompute)
     evaluations = found.n_evaluations + tableau.evaluations(len(found.edges) - 1)
     return _finish(result, found, times, float(t_end.max()), evaluations, 0, throw)
 
@@ -196,38 +195,30 @@ def _solve_kept(
         rejected += found.n_rejected
         return found
 
-    def run() -> tuple[Replay, bool]:
-        nonlocal evaluations
-        assert kept.edges is not None
-        result = replay(f, tableau, y0, kept.edges, times, tolerance.rtol, tolerance.atol, recompute=recompute)
-        evaluations += tableau.evaluations(len(kept.edges) - 1)
-        return result, bool((result.norms < 1.0).all())
-
     kept.n_solves += 1
-    found = None if kept.covers(t0, t_end) else refresh()
-    if found is None or found.status is Status.OK:
-        snapshot = Snapshot(f, y0.device)
-        result, valid = run()
-        if not valid:
-            snapshot.restore()
-            kept.n_failed_checks += 1
-            refreshed = 1
+    snapshot = Snapshot(f, y0.device)
+    failure = Status.STEP_UNDERFLOW
+    for attempt in range(_KEPT_ATTEMPTS):
+        if attempt or not kept.covers(t0, t_end):
             found = refresh()
-            if found.status is Status.OK:
-                result, valid = run()
-        if valid:
+            refreshed += attempt > 0
+            if found.status is not Status.OK:
+                failure = found.status
+                break
+        edges: list[float] = list(kept.edges or ())
+        result = replay(f, tableau, y0, edges, times, tolerance.rtol, tolerance.atol, recompute=recompute)
+        evaluations += tableau.evaluations(len(edges) - 1)
+        if bool((result.norms < 1.0).all()):
             if kept.wants_fewer(result.norms, tableau.error_order):
-                before = len(result.norms)
                 refresh()
-                kept.attempted(len(kept.edges or ()) - 1 < before)
-            edges: list[float] = list(kept.edges or ())
-            found = Search(edges, result.norms, Status.OK, rejected, 0)
+                kept.attempted(succeeded=len(kept.edges or ()) < len(edges))
+            found = Search(edges, result.norms, Status.OK, rejected, evaluations)
             return _finish(result, found, times, t_end, evaluations, refreshed, throw)
-        if found.status is Status.OK:
-            found = Search(list(kept.edges or ()), result.norms, Status.NON_FINITE, rejected, 0)
-    nothing = Replay(
-        torch.full((times.shape[0], *y0.shape), float("nan"), dtype=y0.dtype, device=y0.device), found.norms
-    )
+        snapshot.restore()
+        kept.n_failed_checks += 1
+        failure = Status.STEP_UNDERFLOW if bool(torch.isfinite(result.norms).all()) else Status.NON_FINITE
+    nothing = Replay(torch.full((times.shape[0], *y0.shape), float("nan"), dtype=y0.dtype, device=y0.device), torch.zeros(0))
+    found = Search([t0], nothing.norms, failure, rejected, evaluations)
     return _finish(nothing, found, times, t_end, evaluations, refreshed, throw)
 
 
@@ -244,9 +235,7 @@ def _solve_fixed(
     throw: bool,
 ) -> Solution:
     edges = _check_grid(grid, times, t0)
-    result = replay(
-        f, tableau, y0, edges, times, tolerance.rtol, tolerance.atol, per_sample=per_sample, recompute=recompute
-    )
+    result = replay(f, tableau, y0, edges, times, tolerance.rtol, tolerance.atol, per_sample=per_sample, recompute=recompute)
     n_steps = len(edges) - 1
     stats = Stats(n_steps, 0, tableau.evaluations(n_steps))
     edge_tensor = torch.as_tensor(edges, dtype=torch.float64)
@@ -301,9 +290,7 @@ def _check_times(times: Tensor | Sequence[float], y0: Tensor, t0: float) -> Tens
     if times.ndim not in (1, 2) or times.shape[0] == 0:
         raise InputError(f"times must have shape (S,) or (S, B) with S >= 1, not {tuple(times.shape)}")
     if times.ndim == 2 and (y0.ndim == 0 or times.shape[1] != y0.shape[0]):
-        raise InputError(
-            f"times of shape {tuple(times.shape)} need y0 with a batch of {times.shape[1]}, not {tuple(y0.shape)}"
-        )
+        raise InputError(f"times of shape {tuple(times.shape)} need y0 with a batch of {times.shape[1]}, not {tuple(y0.shape)}")
     if _traced(times):
         return times
     values = times.detach()
@@ -337,9 +324,7 @@ def _check_grid(grid: Tensor | Sequence[float], times: Tensor, t0: float) -> Edg
     latest = times.detach().to(torch.float64).cpu()
     end = values[-1]
     if bool((latest > end + 1e-9 * end.abs()).any()):
-        raise InputError(
-            f"the largest time {float(latest.max()):.6g} lies beyond the grid, which ends at {float(end.min()):.6g}"
-        )
+        raise InputError(f"the largest time {float(latest.max()):.6g} lies beyond the grid, which ends at {float(end.min()):.6g}")
     return values.tolist() if values.ndim == 1 else values
 
 

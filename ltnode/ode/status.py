@@ -28,9 +28,10 @@ class Status(StrEnum):
 
 _REMEDIES = {
     Status.OK: "nothing to do",
-    Status.MAX_STEPS: "raise max_steps, loosen rtol/atol, or shorten the largest time; a stiff field needs many explicit steps",
+    Status.MAX_STEPS: "raise max_steps, loosen rtol/atol, or shorten the largest time; a stiff field needs many steps",
     Status.STEP_UNDERFLOW: "loosen rtol/atol, use float64, or look for a discontinuity or a blow-up of the field",
-    Status.NON_FINITE: "check the input and the parameters for NaN or inf, lower the learning rate, or bound the field (normalisation, tanh)",
+    Status.NON_FINITE: "check input and parameters for NaN or inf, lower the learning rate, or bound the field "
+    "(normalisation, tanh)",
 }
 
 

@@ -37,9 +37,7 @@ def evaluate(f: Field, t: Time, y: Tensor) -> Tensor:
     k = f(t, y)
     if not isinstance(k, torch.Tensor) or k.shape != y.shape:
         got = tuple(k.shape) if isinstance(k, torch.Tensor) else type(k).__name__
-        raise InputError(
-            f"the field returned {got} for a state of shape {tuple(y.shape)}; dy/dt must have the shape of y"
-        )
+        raise InputError(f"the field returned {got} for a state of shape {tuple(y.shape)}; dy/dt must have the shape of y")
     return k if k.dtype == y.dtype else k.to(y.dtype)
 
 
@@ -83,9 +81,7 @@ def take_step(f: Field, tableau: ButcherTableau, t: Time, h: Time, y: Tensor, k_
     return Step(y_new, tuple(stages))
 
 
-def error_norm(
-    tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: float, atol: float, per_sample: bool
-) -> Tensor:
+def error_norm(tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: float, atol: float, per_sample: bool) -> Tensor:
     """RMS of ``error / (atol + rtol max(|y|, |y_new|))`` over the whole batch (0-dim) or per sample (B,); no graph.
 
     The step meets the tolerance where this is below 1.

@@ -51,9 +51,7 @@ class ButcherTableau:
                 raise InputError(f"tableau {self.name!r} is inconsistent: {what}")
 
         n = len(self.c)
-        require(
-            len(self.a) == n and len(self.b) == n and len(self.dense) == n, "c, a, b and dense need one entry per stage"
-        )
+        require(len(self.a) == n and len(self.b) == n and len(self.dense) == n, "c, a, b and dense need one entry per stage")
         for i, (ci, row) in enumerate(zip(self.c, self.a, strict=True)):
             require(len(row) == i, f"row {i} of a needs {i} entries")
             require(math.isclose(sum(row), ci, abs_tol=1e-12), f"row {i} of a must sum to c[{i}]")
@@ -174,9 +172,7 @@ def _tsit5_dense() -> tuple[Row, ...]:
 
     theta, square = (1.0, 0.0), (1.0, 0.0, 0.0)
     return (
-        expand(
-            (-1.0530884977290216,), theta, (1.0, -1.3299890189751412), (1.0, -1.4364028541716351, 0.7139816917074209)
-        ),
+        expand((-1.0530884977290216,), theta, (1.0, -1.3299890189751412), (1.0, -1.4364028541716351, 0.7139816917074209)),
         expand((0.1017,), square, (1.0, -2.1966568338249754, 1.2949852507374631)),
         expand((2.490627285651252793,), square, (1.0, -2.38535645472061657, 1.57803468208092486)),
         expand((-16.54810288924490272,), square, (1.0, -1.21712927295533244), (1.0, -0.61620406037800089)),
