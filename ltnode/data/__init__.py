@@ -1,18 +1,38 @@
-"""Data: the paper's image sets, your own arrays, generated problems, and the pipeline on the device."""
+"""Data: the paper's image sets, your own arrays and folders, generated problems, and the pipeline on the device."""
 
 from ltnode.data.augment import Augmentation, CropOffsets, Normalisation, augmentation_offsets
+from ltnode.data.cache import data_root
+from ltnode.data.catalogue import load, names
 from ltnode.data.dataset import Dataset, Split
+from ltnode.data.download import fetch
+from ltnode.data.folder import from_folder
+from ltnode.data.images import SetInfo, describe, import_files, info
+from ltnode.data.sheet import contact_sheet
+from ltnode.data.specs import SPECS, ImageSpec, image_spec
 from ltnode.data.synthetic import concentric_annuli, gap_data, gap_grid, reflection
 
 __all__ = [
+    "SPECS",
     "Augmentation",
     "CropOffsets",
     "Dataset",
+    "ImageSpec",
     "Normalisation",
+    "SetInfo",
     "Split",
     "augmentation_offsets",
     "concentric_annuli",
+    "contact_sheet",
+    "data_root",
+    "describe",
+    "fetch",
+    "from_folder",
     "gap_data",
     "gap_grid",
+    "image_spec",
+    "import_files",
+    "info",
+    "load",
+    "names",
     "reflection",
 ]

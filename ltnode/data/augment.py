@@ -91,9 +91,7 @@ class CropOffsets(NamedTuple):
     flip: Bool[Tensor, " B"]
 
 
-def augmentation_offsets(
-    seed: int, epoch: int, indices: Int[Tensor, " B"], *, padding: int, flip: bool = False
-) -> CropOffsets:
+def augmentation_offsets(seed: int, epoch: int, indices: Int[Tensor, " B"], *, padding: int, flip: bool = False) -> CropOffsets:
     """Random crop offsets and flips as a pure function of (seed, epoch, sample index).
 
     Each index is hashed with (seed, epoch) by SplitMix64 in integer arithmetic, hence the same numbers on every device.
@@ -156,9 +154,7 @@ class Augmentation:
         if self.padding < 0:
             raise InputError(f"padding must be 0 or more pixels, got {self.padding}")
 
-    def apply(
-        self, x: Num[Tensor, "B C H W"], *, seed: int, epoch: int, indices: Int[Tensor, " B"]
-    ) -> Num[Tensor, "B C H W"]:
+    def apply(self, x: Num[Tensor, "B C H W"], *, seed: int, epoch: int, indices: Int[Tensor, " B"]) -> Num[Tensor, "B C H W"]:
         """The augmented raw batch; see :func:`augmentation_offsets` for the meaning of seed, epoch and indices."""
         if x.ndim != 4 or indices.shape != x.shape[:1]:
             given = f"{tuple(x.shape)} and indices of shape {tuple(indices.shape)}"

@@ -143,7 +143,7 @@ class Dataset:
         if (x_test is None) != (y_test is None):
             raise InputError("give both x_test and y_test, or neither (then test_fraction of the data is held out)")
         if x_test is None:
-            train, test = _hold_out(train, test_fraction, seed)
+            train, test = hold_out(train, test_fraction, seed)
         else:
             test = Split(_inputs("x_test", x_test, dtype), _targets("y_test", y_test, task, dtype))
         if task == "classification" and n_classes is None and len(train):
@@ -220,9 +220,7 @@ class Dataset:
 
     def _with_train(self, indices: Tensor) -> Dataset:
         digest = hashlib.md5(indices.numpy().tobytes(), usedforsecurity=False).hexdigest()
-        return replace(
-            self, train=self.train.select(indices), checksums={**self.checksums, "train_indices": f"md5:{digest}"}
-        )
+        return replace(self, train=self.train.select(indices), checksums={**self.checksums, "train_indices": f"md5:{digest}"})
 
 
 def checksums(train: Split, test: Split) -> dict[str, str]:
@@ -294,9 +292,7 @@ def _tensor(what: str, value: Any) -> Tensor:
 def _inputs(what: str, value: Any, dtype: torch.dtype) -> Tensor:
     x = _tensor(what, value)
     if x.ndim == 1:
-        raise InputError(
-            f"{what} has shape {tuple(x.shape)}; vectors need (N, D): use x.reshape(-1, 1) for one feature"
-        )
+        raise InputError(f"{what} has shape {tuple(x.shape)}; vectors need (N, D): use x.reshape(-1, 1) for one feature")
     if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
         raise InputError(f"{what} of shape {tuple(x.shape)} looks channels-last; pass x.transpose(0, 3, 1, 2)")
     if x.ndim not in (2, 3, 4) or x.is_complex():
@@ -340,6 +336,7 @@ def _held_out(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     return order[count:].sort().values, order[:count].sort().values
 
 
-def _hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
+def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
+    """The split without a random ``fraction`` of its examples, and that fraction; at least one example each."""
     kept, held = _held_out(len(split), fraction, seed)
     return split.select(kept), split.select(held)

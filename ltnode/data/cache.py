@@ -1,0 +1,174 @@
+"""Imported image sets on disk: memory-mapped .npy arrays and a JSON file that says what they are.
+
+The arrays carry their checksum in the file name and are renamed into place when they are whole; the JSON file is replaced
+last. So at any moment the folder holds either the old set or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ltnode.data.dataset import array_md5
+from ltnode.data.formats import RawSplit
+from ltnode.errors import DataError
+
+_META = "meta.json"
+_FORMAT = 1
+_TEMPORARY = ".partial-"
+_STALE_AFTER = 3600.0  # seconds; a temporary file this old was left behind by a killed process
+
+
+@dataclass(frozen=True)
+class CachedSet:
+    """A set as it lies on disk.
+
+    Attributes:
+        arrays: "train_x", "train_y", "test_x", "test_y": copy-on-write memory maps, so that the files never change.
+        checksums: md5 of the decompressed content, as in the table of image sets.
+        source: "official", "reconstructed" or "unverified".
+        n_bytes: size of the arrays on disk.
+    """
+
+    arrays: dict[str, NDArray[np.uint8]]
+    checksums: dict[str, str]
+    source: str
+    n_bytes: int
+
+    @property
+    def verified(self) -> bool:
+        """Whether the content was recognised."""
+        return self.source != "unverified"
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """The folder of the data: ``root``, else the environment's LTNODE_DATA, else the user's cache folder."""
+    chosen = root or os.environ.get("LTNODE_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ltnode"
+
+
+def write_cache(folder: Path, train: RawSplit, test: RawSplit, *, checksums: dict[str, str], source: str) -> None:
+    """Put a set into ``folder``, replacing the one that is there.
+
+    Raises:
+        DataError: it could not be written (disk full, no permission); what was there before is unchanged.
+    """
+    arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        entries = {key: _write_array(folder, key, array) for key, array in arrays.items()}
+        meta = {"format": _FORMAT, "source": source, "checksums": checksums, "arrays": entries}
+        _write_whole(folder / _META, lambda stream: stream.write(json.dumps(meta, indent=1).encode()))
+        _remove_leftovers(folder, keep={entry["file"] for entry in entries.values()})
+    except OSError as error:
+        raise DataError(
+            f"could not write to {folder} ({error}); nothing was changed. Free some space, or choose another folder "
+            "with LTNODE_DATA"
+        ) from error
+
+
+def _write_array(folder: Path, key: str, array: NDArray[np.uint8]) -> dict[str, Any]:
+    array = np.ascontiguousarray(array)
+    md5 = array_md5(array)
+    path = folder / f"{key}-{md5[:16]}.npy"
+    _write_whole(path, lambda stream: np.save(stream, array, allow_pickle=False))
+    status = path.stat()
+    return {
+        "file": path.name,
+        "md5": md5,
+        "shape": list(array.shape),
+        "bytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+    }
+
+
+def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write to a temporary file, force it to the disk, rename it into place; on failure leave no trace."""
+    descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)  # mkstemp's 0600 would lock out the other users of a shared folder
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _remove_leftovers(folder: Path, keep: set[str]) -> None:
+    """Delete arrays of a replaced set, and temporary files that a killed process left behind."""
+    for path in folder.glob("*.npy"):
+        if path.name not in keep and not path.name.startswith("."):
+            path.unlink(missing_ok=True)
+    for path in folder.glob(f"{_TEMPORARY}*"):
+        try:
+            stale = time.time() - path.stat().st_mtime > _STALE_AFTER
+        except FileNotFoundError:  # another process finished with it meanwhile
+            continue
+        if stale:
+            path.unlink(missing_ok=True)
+
+
+def read_cache(folder: Path) -> CachedSet | None:
+    """The set in ``folder``, or None if there is none.
+
+    An array whose size and time of change are as they were written is trusted; any other is checked by its md5.
+
+    Raises:
+        DataError: the cache is damaged.
+    """
+    try:
+        text = (folder / _META).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(folder, error) from error
+    try:
+        meta = json.loads(text)
+        if meta["format"] != _FORMAT:
+            raise ValueError(f"format {meta['format']} is not {_FORMAT}, the one of this version")
+        arrays = {key: _read_array(folder, entry) for key, entry in meta["arrays"].items()}
+        if set(arrays) != {"train_x", "train_y", "test_x", "test_y"}:
+            raise ValueError(f"it lists the arrays {sorted(arrays)}")
+        n_bytes = sum(int(entry["bytes"]) for entry in meta["arrays"].values())
+        return CachedSet(arrays, dict(meta["checksums"]), str(meta["source"]), n_bytes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder, error) from error
+
+
+def _read_array(folder: Path, entry: dict[str, Any]) -> NDArray[np.uint8]:
+    path = folder / Path(entry["file"]).name
+    status = path.stat()
+    if status.st_size != entry["bytes"]:
+        raise ValueError(f"{path.name} has {status.st_size} bytes instead of {entry['bytes']}")
+    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    if array.dtype != np.uint8 or list(array.shape) != entry["shape"]:
+        raise ValueError(f"{path.name} holds {array.dtype} of shape {array.shape}")
+    if status.st_mtime_ns != entry["mtime_ns"] and array_md5(array) != entry["md5"]:
+        raise ValueError(f"{path.name} was altered: its checksum is not {entry['md5']}")
+    return array
+
+
+def _damaged(folder: Path, why: object) -> DataError:
+    return DataError(f"the cached arrays in {folder} are damaged ({why}); delete that folder and fetch or import again")

@@ -1,0 +1,44 @@
+"""Every data set by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ltnode.data.dataset import Dataset
+from ltnode.data.images import load_images
+from ltnode.data.specs import image_specs
+from ltnode.data.synthetic import concentric_annuli, gap_data, reflection
+from ltnode.errors import InputError, unknown_name
+
+_GENERATED: dict[str, Callable[[], Dataset]] = {
+    "synthetic": gap_data,
+    "gap": gap_data,
+    "concentric": concentric_annuli,
+    "reflection": reflection,
+}
+
+
+def names() -> list[str]:
+    """The names that :func:`load` knows."""
+    return sorted([*(spec.name for spec in image_specs()), *_GENERATED])
+
+
+def load(name: str, root: Path | str | None = None, limit: int | None = None) -> Dataset:
+    """A data set by name.
+
+    Args:
+        name: "mnist", "fashion-mnist", "cifar10", "svhn", or generated: "synthetic" (also called "gap"), "concentric",
+            "reflection".
+        root: the data folder of the image sets: by default LTNODE_DATA, else the user's cache folder. Official files
+            that lie there are imported at the first use.
+        limit: use only this many training examples (drawn with seed 0); the test split stays whole.
+
+    Raises:
+        InputError: unknown name; the message suggests the nearest.
+        DataError: the set is not there, or damaged; the message says what to do.
+    """
+    if name not in names():
+        raise InputError(unknown_name("data set", name, names()))
+    data = _GENERATED[name]() if name in _GENERATED else load_images(name, root)
+    return data if limit is None else data.subset(min(limit, data.n_train))

@@ -1,0 +1,213 @@
+"""Readers of the official file formats: IDX, CIFAR-10 batches (binary and python), SVHN .mat.
+
+Every reader takes one file, returns uint8 arrays, and raises DataError for a file that is truncated, altered or
+foreign. None of them executes anything that a file contains.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ltnode.errors import DataError, missing_extra
+
+Bytes = NDArray[np.uint8]
+
+_CIFAR_SHAPE = (3, 32, 32)
+_CIFAR_PIXELS = 3072
+_LARGEST_BATCH = 1 << 26  # bytes; a CIFAR batch has 31 MB, so anything beyond is not one
+
+
+class RawSplit(NamedTuple):
+    """Pixels uint8 ``(N, C, H, W)`` and labels uint8 ``(N,)``."""
+
+    x: Bytes
+    y: Bytes
+
+
+def _damaged(path: Path | str, why: object, what: str) -> DataError:
+    return DataError(f"{path}: not a whole {what} ({why}); get the file again")
+
+
+def read_idx(path: Path) -> Bytes:
+    """An array of unsigned bytes from an IDX file, compressed with gzip or not.
+
+    The format: two zero bytes, type 0x08, rank, then ``rank`` big-endian 32-bit sizes, then the values.
+    """
+    what = "IDX file of unsigned bytes"
+    try:
+        with path.open("rb") as raw:
+            compressed = raw.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if compressed else path.open("rb") as stream:
+            head = stream.read(4)
+            if len(head) < 4 or head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 4:
+                raise _damaged(path, f"it begins with {head.hex(' ') or 'nothing'}", what)
+            sizes = stream.read(4 * head[3])
+            if len(sizes) < 4 * head[3]:
+                raise _damaged(path, "it ends within its header", what)
+            shape = struct.unpack(f">{head[3]}I", sizes)
+            count = int(np.prod(shape, dtype=object))
+            values = stream.read(count + 1)  # one more than announced, to notice a longer file
+    except (OSError, EOFError, zlib.error, MemoryError, OverflowError) as error:
+        raise _damaged(path, error, what) from error
+    if len(values) != count:
+        more = "more" if len(values) > count else f"only {len(values)}"
+        raise _damaged(path, f"its header announces {count} values of shape {shape}, it has {more}", what)
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def read_idx_pair(images: Path, labels: Path) -> RawSplit:
+    """A split from an IDX file of images (rank 3) and one of labels (rank 1)."""
+    x, y = read_idx(images), read_idx(labels)
+    if x.ndim != 3 or y.ndim != 1:
+        raise DataError(f"{images} has rank {x.ndim} and {labels} rank {y.ndim}; images need rank 3, labels rank 1")
+    return RawSplit(x[:, None], y)
+
+
+def read_cifar_binary(source: Path | bytes, name: str = "") -> RawSplit:
+    """A CIFAR-10 binary batch: records of one label byte and 3,072 bytes, the red, green and blue plane of 32 x 32.
+
+    Args:
+        source: a file or its content.
+        name: what to call it in errors when content is given.
+    """
+    data, name = _content(source, name)
+    record = 1 + _CIFAR_PIXELS
+    if not data or len(data) % record:
+        raise _damaged(name, f"{len(data)} bytes are no multiple of {record}", "CIFAR-10 binary batch")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, record)
+    return RawSplit(rows[:, 1:].reshape(-1, *_CIFAR_SHAPE), rows[:, 0])
+
+
+class _PickledDtype:
+    """Stands for numpy.dtype while unpickling: only unsigned bytes."""
+
+    def __init__(self, code: bytes, align: int = 0, copy: int = 1) -> None:
+        if code != b"u1":
+            raise pickle.UnpicklingError(f"dtype {code!r}")
+
+    def __setstate__(self, state: object) -> None:
+        """Unsigned bytes have no byte order and no fields: nothing in the state matters."""
+
+
+class _PickledArray:
+    """Stands for numpy.ndarray, and for the helper that makes one, while unpickling: keeps shape and bytes."""
+
+    array: Bytes
+
+    def __init__(self, subtype: object, shape: object, code: object) -> None:
+        """Take the helper's arguments, which say nothing: the content comes with the state."""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, values = state
+        if not isinstance(dtype, _PickledDtype) or fortran:
+            raise pickle.UnpicklingError("an array that is not of unsigned bytes in C order")
+        self.array = np.frombuffer(values, np.uint8).reshape(shape)
+
+
+class _BatchUnpickler(pickle.Unpickler):
+    """Knows the three names that an official batch contains, and gives harmless stand-ins for them."""
+
+    _ALLOWED = {  # noqa: RUF012  (read only)
+        ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
+        ("numpy", "ndarray"): _PickledArray,
+        ("numpy", "dtype"): _PickledDtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no official batch contains") from None
+
+
+def read_cifar_python(source: Path | bytes, name: str = "") -> RawSplit:
+    """A CIFAR-10 python batch: a pickled dict with "data" (N, 3072) and "labels".
+
+    It is read by an unpickler that allows only what the official batches contain; nothing else is imported or called.
+
+    Args:
+        source: a file or its content.
+        name: what to call it in errors when content is given.
+    """
+    what = "CIFAR-10 python batch"
+    data, name = _content(source, name)
+    try:
+        batch = _BatchUnpickler(io.BytesIO(data), encoding="bytes").load()
+        pixels, labels = batch[b"data"].array, batch[b"labels"]
+        y = np.array(labels, dtype=np.int64)
+        if pixels.ndim != 2 or pixels.shape[1] != _CIFAR_PIXELS or y.shape != pixels.shape[:1]:
+            raise ValueError(f"data of shape {pixels.shape} with labels of shape {y.shape}")
+        if y.size and not 0 <= y.min() <= y.max() <= 255:
+            raise ValueError(f"labels from {y.min()} to {y.max()}")
+    except Exception as error:  # a damaged pickle can fail in any way: all of them mean the same here
+        raise _damaged(name, error or type(error).__name__, what) from error
+    return RawSplit(pixels.reshape(-1, *_CIFAR_SHAPE), y.astype(np.uint8))
+
+
+def _content(source: Path | bytes, name: str) -> tuple[bytes, str]:
+    if isinstance(source, bytes):
+        return source, name
+    try:
+        if source.stat().st_size > _LARGEST_BATCH:
+            raise _damaged(source, f"{source.stat().st_size} bytes are too many", "CIFAR-10 batch")
+        return source.read_bytes(), str(source)
+    except OSError as error:
+        raise _damaged(source, error, "CIFAR-10 batch") from error
+
+
+def read_cifar_archive(path: Path) -> tuple[RawSplit, RawSplit]:
+    """Training and test split out of the official tar.gz, binary or python version, without unpacking it to disk."""
+    batches: dict[str, RawSplit] = {}
+    try:
+        with tarfile.open(path, "r:*") as archive:
+            for member in archive:
+                name = Path(member.name).name
+                if not member.isfile() or not name.startswith(("data_batch_", "test_batch")):
+                    continue
+                stream = archive.extractfile(member)
+                if stream is None or member.size > _LARGEST_BATCH:
+                    raise _damaged(path, f"its member {member.name} has {member.size} bytes", "CIFAR-10 archive")
+                read = read_cifar_binary if name.endswith(".bin") else read_cifar_python
+                batches[name.removesuffix(".bin")] = read(stream.read(), f"{path}, {member.name}")
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise _damaged(path, error, "CIFAR-10 archive") from error
+    needed = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
+    missing = [name for name in needed if name not in batches]
+    if missing:
+        raise _damaged(path, f"it lacks {', '.join(missing)}", "CIFAR-10 archive")
+    return joined([batches[name] for name in needed[:5]]), batches["test_batch"]
+
+
+def joined(splits: list[RawSplit]) -> RawSplit:
+    """One split out of several, in order."""
+    return RawSplit(np.concatenate([s.x for s in splits]), np.concatenate([s.y for s in splits]))
+
+
+def read_svhn(path: Path) -> RawSplit:
+    """An SVHN file of cropped digits: ``X`` uint8 (32, 32, 3, N), ``y`` (N, 1), labels 1 to 10, where 10 is digit 0."""
+    what = "SVHN .mat file"
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise missing_extra("scipy", "images", "reading SVHN's .mat files") from error
+    try:
+        content = loadmat(path, variable_names=["X", "y"])
+        pixels, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
+    except Exception as error:  # scipy's parser can fail in any way on a damaged file
+        missing = isinstance(error, KeyError)
+        raise _damaged(path, f"it has no variable {error}" if missing else error, what) from error
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or labels.dtype.kind not in "uif" or not labels.size:
+        raise _damaged(path, f"X is {pixels.dtype} {pixels.shape}, y {labels.dtype} {labels.shape}", what)
+    if labels.min() < 1 or labels.max() > 10 or (labels != labels.round()).any():
+        raise _damaged(path, f"labels from {labels.min()} to {labels.max()}, where 1 to 10 is expected", what)
+    return RawSplit(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), (labels % 10).astype(np.uint8))

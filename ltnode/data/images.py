@@ -1,0 +1,186 @@
+"""MNIST, Fashion-MNIST, CIFAR-10 and SVHN on this machine: import, load, and tell what is there."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from ltnode.data.cache import CachedSet, data_root, read_cache, write_cache
+from ltnode.data.dataset import Dataset, Split
+from ltnode.data.official import Imported, expected_files, locate, read_official
+from ltnode.data.specs import ImageSpec, image_spec, image_specs
+from ltnode.errors import DataError
+
+Status = Literal["ready", "importable", "incomplete", "damaged", "missing"]
+
+
+@dataclass(frozen=True)
+class SetInfo:
+    """What is known of one image set on this machine.
+
+    Attributes:
+        name: what users type.
+        title: what reports print.
+        status: "ready" (imported), "importable" (official files lie in the data folder), "incomplete" (some of them
+            do), "damaged" or "missing".
+        detail: what is wrong or lacking; empty if nothing.
+        folder: where its arrays are, or would be.
+        shape: (C, H, W) of an image.
+        n_train: number of training images; 0 unless ready.
+        n_test: number of test images; 0 unless ready.
+        n_bytes: size of the arrays on disk; 0 unless ready.
+        source: "official", "reconstructed" or "unverified"; None unless ready.
+        verified: whether the content was recognised; None unless ready.
+        licence: terms of use.
+    """
+
+    name: str
+    title: str
+    status: Status
+    detail: str
+    folder: Path
+    shape: tuple[int, int, int]
+    n_train: int
+    n_test: int
+    n_bytes: int
+    source: str | None
+    verified: bool | None
+    licence: str
+
+
+def describe(name: str, root: Path | str | None = None) -> SetInfo:
+    """What is there of the image set ``name``."""
+    spec, base = image_spec(name), data_root(root)
+    folder = _cache_folder(spec, base)
+    cached: CachedSet | None = None
+    status: Status = "ready"
+    detail = ""
+    try:
+        cached = read_cache(folder)
+        if cached is None:
+            status, detail = _status_of_files(spec, base)
+    except DataError as error:
+        status, detail = "damaged", str(error)
+    return SetInfo(
+        name=spec.name,
+        title=spec.title,
+        status=status,
+        detail=detail,
+        folder=folder,
+        shape=spec.shape,
+        n_train=len(cached.arrays["train_x"]) if cached else 0,
+        n_test=len(cached.arrays["test_x"]) if cached else 0,
+        n_bytes=cached.n_bytes if cached else 0,
+        source=cached.source if cached else None,
+        verified=cached.verified if cached else None,
+        licence=spec.licence,
+    )
+
+
+def _status_of_files(spec: ImageSpec, base: Path) -> tuple[Status, str]:
+    found = locate(spec, _usual_places(spec, base))
+    if found is None:
+        return "missing", ""
+    return ("incomplete", f"lacks {', '.join(found.missing)}") if found.missing else ("importable", "")
+
+
+def info(root: Path | str | None = None) -> list[SetInfo]:
+    """What is there of every image set."""
+    return [describe(spec.name, root) for spec in image_specs()]
+
+
+def import_files(name: str, folder: Path | str, root: Path | str | None = None, *, unverified: bool = False) -> SetInfo:
+    """Read a set's official files from ``folder``, verify them, and keep them as memory-mapped arrays under ``root``.
+
+    Args:
+        name: the image set.
+        folder: where the files are (its usual sub-folders are searched too), or for CIFAR-10 the tar.gz itself.
+        root: where to keep the arrays; see :func:`ltnode.data.cache.data_root`.
+        unverified: accept files of the right format whose content is not the official one. This is recorded, and goes
+            into the provenance of every run that uses them.
+
+    Raises:
+        DataError: files are missing, truncated, foreign, or not the official ones. Nothing is written then.
+    """
+    spec, base, folder = image_spec(name), data_root(root), Path(folder).expanduser()
+    if not folder.exists():
+        raise DataError(f"{folder} does not exist; give the folder that holds the {spec.title} files")
+    found = locate(spec, [folder, *_usual_places(spec, folder)])
+    if found is None:
+        raise DataError(f"{folder} holds no {spec.title} files; expected {expected_files(spec)}")
+    _store(spec, base, read_official(spec, found, unverified=unverified))
+    return describe(name, base)
+
+
+def load_images(name: str, root: Path | str | None = None) -> Dataset:
+    """The image set ``name`` as memory-mapped uint8 arrays; official files below ``root`` are imported on the way.
+
+    Raises:
+        DataError: the set is not there (the message names the commands that get it), or it is damaged.
+    """
+    spec, base = image_spec(name), data_root(root)
+    cached = read_cache(_cache_folder(spec, base))
+    if cached is None:
+        found = locate(spec, _usual_places(spec, base))
+        if found is None:
+            raise DataError(
+                f"{spec.title} is not in {base}. Download it with `ltnode data fetch {spec.name}`, or take files that "
+                f"are already there with `ltnode data import {spec.name} DIR`"
+            )
+        cached = _stored_or_in_memory(spec, base, read_official(spec, found))
+    return _dataset(spec, cached)
+
+
+def _cache_folder(spec: ImageSpec, base: Path) -> Path:
+    return base / spec.name / "arrays"
+
+
+def _usual_places(spec: ImageSpec, base: Path) -> list[Path]:
+    return [base / folder for folder in spec.folders]
+
+
+def _store(spec: ImageSpec, base: Path, content: Imported) -> None:
+    write_cache(_cache_folder(spec, base), content.train, content.test, checksums=content.checksums, source=content.source)
+
+
+def _stored_or_in_memory(spec: ImageSpec, base: Path, content: Imported) -> CachedSet:
+    try:
+        _store(spec, base, content)
+    except DataError as error:
+        cause = error.__cause__
+        if not isinstance(cause, OSError) or cause.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        # a folder of official files that may not be written to is still usable, from memory
+        train, test = content.train, content.test
+        arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
+        return CachedSet({key: np.array(array) for key, array in arrays.items()}, content.checksums, content.source, 0)
+    cached = read_cache(_cache_folder(spec, base))
+    if cached is None:
+        raise DataError(f"{_cache_folder(spec, base)} vanished while it was written; do not delete it while importing")
+    return cached
+
+
+def _dataset(spec: ImageSpec, cached: CachedSet) -> Dataset:
+    def split(role: str) -> Split:
+        y = cached.arrays[f"{role}_y"].astype(np.int64)
+        return Split(torch.from_numpy(cached.arrays[f"{role}_x"]), torch.from_numpy(y))
+
+    return Dataset(
+        name=spec.name,
+        task="classification",
+        train=split("train"),
+        test=split("test"),
+        n_classes=len(spec.class_names),
+        class_names=spec.class_names,
+        normalise=spec.normalise,
+        augment=spec.augment,
+        checksums=cached.checksums,
+        verified=cached.verified,
+        ood=spec.ood,
+        source=cached.source,
+    )
