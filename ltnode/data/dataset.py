@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ltnode.data.augment import Augmentation, Normalisation
 from ltnode.errors import InputError, unknown_name
@@ -229,7 +230,7 @@ def checksums(train: Split, test: Split) -> dict[str, str]:
     return {key: f"md5:{array_md5(value.numpy())}" for key, value in arrays.items()}
 
 
-def array_md5(array: np.ndarray[Any, Any]) -> str:
+def array_md5(array: NDArray[Any]) -> str:
     """The md5 of an array's bytes in C order."""
     return hashlib.md5(np.ascontiguousarray(array).data, usedforsecurity=False).hexdigest()
 

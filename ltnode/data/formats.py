@@ -24,6 +24,7 @@ Bytes = NDArray[np.uint8]
 
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_PIXELS = 3072
+_LARGEST_IDX = 1 << 30  # values; MNIST has 47 million, and a damaged header must not ask for all memory
 _LARGEST_BATCH = 1 << 26  # bytes; a CIFAR batch has 31 MB, so anything beyond is not one
 
 
@@ -56,8 +57,10 @@ def read_idx(path: Path) -> Bytes:
                 raise _damaged(path, "it ends within its header", what)
             shape = struct.unpack(f">{head[3]}I", sizes)
             count = int(np.prod(shape, dtype=object))
+            if count > _LARGEST_IDX:
+                raise _damaged(path, f"its header announces {count} values of shape {shape}", what)
             values = stream.read(count + 1)  # one more than announced, to notice a longer file
-    except (OSError, EOFError, zlib.error, MemoryError, OverflowError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, error, what) from error
     if len(values) != count:
         more = "more" if len(values) > count else f"only {len(values)}"
