@@ -2,12 +2,24 @@
 
 Read in this order: ``tableau`` (the methods as data), ``step`` (one step and its error), ``controller`` (step sizes),
 ``dense`` (states at any time), ``search`` (accepted edges, no graph), ``replay`` (the trajectory over known edges, with a graph),
-``kept_grid`` (a grid reused from solve to solve), ``solve`` (``odesolve``).
+``kept_grid`` (a grid reused from solve to solve), ``solve`` (``odesolve``), ``stored_grid`` (the grid a trained model carries).
 """
 
 from ltnode.ode.kept_grid import KeptGrid
 from ltnode.ode.solve import Solution, odesolve
 from ltnode.ode.status import SolverError, Stats, Status
+from ltnode.ode.stored_grid import fit_stored_grid, odesolve_stored
 from ltnode.ode.tableau import TABLEAUS, ButcherTableau
 
-__all__ = ["TABLEAUS", "ButcherTableau", "KeptGrid", "Solution", "SolverError", "Stats", "Status", "odesolve"]
+__all__ = [
+    "TABLEAUS",
+    "ButcherTableau",
+    "KeptGrid",
+    "Solution",
+    "SolverError",
+    "Stats",
+    "Status",
+    "fit_stored_grid",
+    "odesolve",
+    "odesolve_stored",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -77,6 +78,24 @@ class KeptGrid:
     def __post_init__(self) -> None:
         if self.t_end is not None and not self.t_end > 0:
             raise InputError(f"t_end = {self.t_end} is impossible: a kept grid covers [0, t_end] with t_end > 0")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next solve depends on, as plain numbers."""
+        return {
+            "edges": self.edges,
+            "n_solves": self.n_solves,
+            "n_failed_checks": self.n_failed_checks,
+            "n_searches": self.n_searches,
+            "next_attempt": self._next_attempt,
+            "wait": self._wait,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        self.edges = None if state["edges"] is None else [float(t) for t in state["edges"]]
+        self.n_solves, self.n_failed_checks = int(state["n_solves"]), int(state["n_failed_checks"])
+        self.n_searches = int(state["n_searches"])
+        self._next_attempt, self._wait = int(state["next_attempt"]), int(state["wait"])
 
     def covers(self, t0: float, t_end: float) -> bool:
         """Whether the grid in use can serve times up to t_end."""

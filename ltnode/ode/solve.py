@@ -92,7 +92,7 @@ def odesolve(
         The solution; differentiable in y0, in times and in every tensor that f uses.
     """
     tableau = get_tableau(method)
-    times = _check_times(times, y0, t0)
+    times = check_times(times, y0, t0)
     check_tolerances(rtol, atol)
     if max_steps < 1:
         raise InputError(f"max_steps = {max_steps} is impossible: at least 1")
@@ -278,7 +278,8 @@ def _finish(
     return Solution(states, status, stats, edges, result.norms)
 
 
-def _check_times(times: Tensor | Sequence[float], y0: Tensor, t0: float) -> Tensor:
+def check_times(times: Tensor | Sequence[float], y0: Tensor, t0: float) -> Tensor:
+    """The times as a tensor of shape (S,) or (S, B) on the device of y0, checked against it."""
     if not isinstance(y0, torch.Tensor) or not y0.is_floating_point():
         got = y0.dtype if isinstance(y0, torch.Tensor) else type(y0).__name__
         raise InputError(f"y0 must be a floating-point tensor, not {got}")
@@ -324,7 +325,7 @@ def _check_grid(grid: Tensor | Sequence[float], times: Tensor, t0: float) -> Edg
     latest = times.detach().to(torch.float64).cpu()
     end = values[-1]
     if bool((latest > end + 1e-9 * end.abs()).any()):
-        raise InputError(f"the largest time {float(latest.max()):.6g} lies beyond the grid, which ends at {float(end.min()):.6g}")
+        raise InputError(f"the largest time {float(latest.max()):.6g} lies beyond the end of the grid, {float(end.min()):.6g}")
     return values.tolist() if values.ndim == 1 else values
 
 

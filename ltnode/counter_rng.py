@@ -1,0 +1,85 @@
+"""Random numbers as a function of counters: the same on every device, in any batch and for any number of processes.
+
+SplitMix64 (Steele, Lea and Flood, 2014) hashes (seed, step, call, row, sample index) to 64 bits in integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ltnode.typing import Float, Int, Tensor
+
+_WORD = 1 << 64
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def hash_counters(*counters: int) -> int:
+    """A 64-bit word from a few integers."""
+    word = 0
+    for counter in counters:
+        word = _mix_int((word ^ (counter % _WORD)) % _WORD)
+    return word
+
+
+def hash_indices(key: int, indices: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """A 64-bit word per index under a key from `hash_counters`, as int64 (the sign is just another bit)."""
+    return _mix(indices.to(torch.int64) ^ _signed(key))
+
+
+def to_unit(words: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Uniform float64 numbers in [0, 1) from the upper 53 bits."""
+    return _shift(words, 11).to(torch.float64) * 2.0**-53
+
+
+@dataclass
+class CounterGenerator:
+    """Source of uniform numbers that depends on (seed, step) and, for columns, on the sample index alone.
+
+    Attributes:
+        seed: Of the run.
+        step: Of the training.
+        indices: (B,) the samples' positions in the training set; None where nothing is per sample.
+    """
+
+    seed: int
+    step: int
+    indices: Tensor | None = None
+    _calls: int = field(default=0)
+
+    def uniform(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Numbers in [0, 1), float64: (n,) by row, or (n, B) by row and sample index. Every call gives new ones."""
+        self._calls += 1
+        rows = torch.arange(shape[0], device=device)
+        key = hash_counters(self.seed, self.step, self._calls)
+        words = hash_indices(key, rows)
+        if len(shape) == 1:
+            return to_unit(words)
+        columns = torch.arange(shape[1], device=device) if self.indices is None else self.indices.to(device)
+        return to_unit(_mix(words[:, None] ^ hash_indices(key, columns)[None, :]))
+
+
+def _mix_int(z: int) -> int:
+    z = (z + _GOLDEN) % _WORD
+    z = ((z ^ (z >> 30)) * _MIX[0]) % _WORD
+    z = ((z ^ (z >> 27)) * _MIX[1]) % _WORD
+    return z ^ (z >> 31)
+
+
+def _mix(z: Tensor) -> Tensor:
+    """The same finaliser on int64 tensors, whose products wrap modulo 2^64."""
+    z = z + _signed(_GOLDEN)
+    z = (z ^ _shift(z, 30)) * _signed(_MIX[0])
+    z = (z ^ _shift(z, 27)) * _signed(_MIX[1])
+    return z ^ _shift(z, 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical (zero-filling) right shift of int64."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    return word - _WORD if word >= _WORD // 2 else word

@@ -1,0 +1,253 @@
+"""``ltnode.build``: the paper's models by name, for the paper's data sets or for one's own shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ltnode.endtime import AmortizedGammaTime, EndTime, FixedTime, GammaMixtureTime, GammaTime, UniformTime
+from ltnode.errors import InputError, unknown_name
+from ltnode.models import images, vectors
+from ltnode.models.contract import Model, Task
+from ltnode.models.latent_time import LatentTimeODE, ObjectiveOptions, SolverOptions
+from ltnode.objective import Gaussian, Likelihood, MeanSquare
+
+Preset = Literal["default", "paper"]
+PRESETS = ("default", "paper")
+WINDOW = (0.0, 3.0)
+PRIOR = (2.0, 0.5)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """What a network must know of its data: shape of one input, task, number of classes."""
+
+    shape: tuple[int, ...]
+    task: Task
+    n_classes: int | None = None
+
+    @property
+    def is_image(self) -> bool:
+        """Inputs are (C, H, W)."""
+        return len(self.shape) == 3
+
+    def __post_init__(self) -> None:
+        if len(self.shape) not in (1, 3) or min(self.shape) < 1:
+            raise InputError(f"inputs must be vectors (D,) or images (C, H, W), not {self.shape}")
+        if self.task == "classification" and (self.n_classes is None or self.n_classes < 2):
+            raise InputError(f"classification needs n_classes >= 2, not {self.n_classes}")
+
+
+DATA: Mapping[str, InputSpec] = {
+    "synthetic": InputSpec((1,), "regression"),
+    "concentric": InputSpec((2,), "classification", 2),
+    "reflection": InputSpec((1,), "regression"),
+    "mnist": InputSpec((1, 28, 28), "classification", 10),
+    "fashion-mnist": InputSpec((1, 28, 28), "classification", 10),
+    "cifar10": InputSpec((3, 32, 32), "classification", 10),
+    "svhn": InputSpec((3, 32, 32), "classification", 10),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Networks of one model: stem, field, head, and the inference network where each input has its own end-time."""
+
+    stem: nn.Module
+    field: nn.Module
+    head: nn.Module
+    encoder: nn.Module | None = None
+
+
+def _vector_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> Parts:
+    outputs = spec.n_classes or 1
+    return Parts(
+        stem=nn.Sequential(nn.Linear(spec.shape[0], width), nn.Tanh(), nn.Linear(width, width)),
+        field=vectors.TimeMLP(width + augment, (width, width)),
+        head=nn.Linear(width + augment, outputs),
+        encoder=vectors.mlp([spec.shape[0], width, 2]) if amortized else None,
+    )
+
+
+def _paper_vector_parts(spec: InputSpec, amortized: bool) -> Parts:
+    if spec.shape != (1,) or spec.task != "regression":
+        raise InputError("the paper's vector network is for 1-D regression; use preset='default' for other vectors")
+    parts = Parts(vectors.paper_stem(), vectors.paper_field(), nn.Linear(50, 1), vectors.paper_encoder() if amortized else None)
+    for part in (parts.stem, parts.field, parts.head, parts.encoder):
+        if part is not None:
+            vectors.init_paper_(part)
+    return parts
+
+
+def _image_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> Parts:
+    channels, height, breadth = spec.shape
+    if min(height, breadth) < 8:
+        raise InputError(f"images must be at least 8x8 for the down-sampling block, not {height}x{breadth}")
+    assert spec.n_classes is not None
+    parts = Parts(
+        images.down_sampling(channels, width),
+        images.ConvField(width + augment),
+        images.classifier(spec.n_classes, width + augment),
+        images.encoder(channels, width) if amortized else None,
+    )
+    for part in (parts.stem, parts.field, parts.head, parts.encoder):
+        if part is not None:
+            images.init_paper_(part)
+    return parts
+
+
+def _end_time(name: str, preset: Preset, encoder: nn.Module | None) -> EndTime:
+    truncate = preset == "default"
+    match name:
+        case "node":
+            return FixedTime(1.0)
+        case "uni-node":
+            return UniformTime(*WINDOW)
+        case "lt-node":
+            return GammaTime(prior=PRIOR, window=WINDOW, truncate=truncate)
+        case "lt-node-mixture":
+            return GammaMixtureTime(prior=PRIOR, window=WINDOW, truncate=truncate)
+        case "alt-node":
+            assert encoder is not None
+            return AmortizedGammaTime(encoder, prior=PRIOR, window=WINDOW, truncate=truncate)
+        case _:
+            raise AssertionError(name)
+
+
+def _objective(name: str, spec: InputSpec, preset: Preset) -> ObjectiveOptions:
+    """Objective of a model: the users' default, or the published experiment as far as it can be told."""
+    # The paper's code weighs the KL by 0.1 for images, and its 1-D posteriors are those of 0.05 for LT-NODE.
+    kl_weight = 0.1 if spec.is_image or name == "alt-node" else 0.05
+    if name == "node":
+        return ObjectiveOptions(samples=1)
+    if preset == "default":
+        return ObjectiveOptions(kl_weight=kl_weight)
+    samples = 1 if name == "alt-node" else 10
+    return ObjectiveOptions(weighting="density", kl_weight=kl_weight, samples=samples, scheme="iid")
+
+
+def _build_latent_time(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    width: int | None = None,
+    augment: int = 0,
+    parts: Parts | None = None,
+    end_time: EndTime | None = None,
+    objective: ObjectiveOptions | Mapping[str, Any] | None = None,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> LatentTimeODE:
+    amortized = name == "alt-node"
+    if parts is None:
+        if spec.is_image:
+            parts = _image_parts(spec, width or 64, amortized, augment)
+        elif preset == "paper":
+            if width is not None or augment:
+                raise InputError("the paper's 1-D network has a fixed width and no augmentation; use preset='default'")
+            parts = _paper_vector_parts(spec, amortized)
+        else:
+            parts = _vector_parts(spec, width or 32, amortized, augment)
+    likelihood: Likelihood | None = None
+    if spec.task == "regression":
+        learns_noise = preset == "default" or name in ("lt-node", "alt-node", "lt-node-mixture")
+        likelihood = Gaussian() if learns_noise else MeanSquare()
+    base_solver = SolverOptions() if preset == "default" else SolverOptions(training="adaptive", clip_last=False)
+    return LatentTimeODE(
+        parts.stem,
+        parts.field,
+        parts.head,
+        end_time or _end_time(name, preset, parts.encoder),
+        spec.task,
+        likelihood=likelihood,
+        solver=_override(base_solver, solver),
+        objective=_override(_objective(name, spec, preset), objective),
+        augment=augment,
+    )
+
+
+def _override(base: Any, change: Any) -> Any:
+    """The options with some fields changed by a mapping, or replaced whole."""
+    if change is None:
+        return base
+    if not isinstance(change, Mapping):
+        return change
+    valid = base.__dataclass_fields__
+    for key in change:
+        if key not in valid:
+            raise InputError(unknown_name(f"option of {type(base).__name__}", key, valid))
+    return replace(base, **change)
+
+
+Builder = Callable[..., Model]
+MODELS: dict[str, Builder] = dict.fromkeys(("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture"), _build_latent_time)
+
+
+def input_spec(data: str | InputSpec | Any) -> InputSpec:
+    """The `InputSpec` of a data set's name, of a `Dataset`, or itself."""
+    if isinstance(data, InputSpec):
+        return data
+    if isinstance(data, str):
+        if data not in DATA:
+            raise InputError(unknown_name("data set", data, DATA))
+        return DATA[data]
+    try:
+        return InputSpec(tuple(data.input_shape), data.task, data.n_classes)
+    except AttributeError:
+        raise InputError(f"data must be the name of a data set or a Dataset, not {type(data).__name__}") from None
+
+
+def build(
+    model: str, data: str | InputSpec | Any = "synthetic", preset: Preset = "default", seed: int | None = None, **options: Any
+) -> Model:
+    """Build a model by name.
+
+    Args:
+        model: ``node``, ``uni-node``, ``lt-node``, ``alt-node``, ``lt-node-mixture``, ``sde-net``, ``node-gp``, ...
+        data: ``synthetic``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``svhn``, ...; a `Dataset`; or an `InputSpec`.
+        preset: ``"default"``: what serves users best (posterior truncated to the window, normalised weights, no BatchNorm);
+            ``"paper"``: the published experiment (density weights, no truncation, adaptive steps, random draws).
+        seed: Seed of the initial weights; None uses torch's generator as it stands.
+        **options: ``width``, ``augment``, ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
+            ``end_time``.
+    """
+    if model not in MODELS:
+        raise InputError(unknown_name("model", model, MODELS))
+    if preset not in PRESETS:
+        raise InputError(unknown_name("preset", preset, PRESETS))
+    spec = input_spec(data)
+    if seed is None:
+        built = MODELS[model](model, spec, preset, **options)
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            built = MODELS[model](model, spec, preset, **options)
+    built.spec = _describe(model, spec, preset, options)
+    return built
+
+
+def _describe(model: str, spec: InputSpec, preset: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """JSON description from which `build_from_spec` makes the same network; None when parts came from outside."""
+    if any(options.get(key) is not None for key in ("parts", "end_time")):
+        return None
+
+    def plain(value: Any) -> Any:
+        return {k: getattr(value, k) for k in value.__dataclass_fields__} if hasattr(value, "__dataclass_fields__") else value
+
+    return {
+        "model": model,
+        "input": {"shape": list(spec.shape), "task": spec.task, "n_classes": spec.n_classes},
+        "preset": preset,
+        "options": {key: plain(value) for key, value in options.items()},
+    }
+
+
+def build_from_spec(description: Mapping[str, Any]) -> Model:
+    """The model that a saved description names."""
+    shape: Sequence[int] = description["input"]["shape"]
+    spec = InputSpec(tuple(shape), description["input"]["task"], description["input"]["n_classes"])
+    return build(description["model"], spec, description["preset"], **description["options"])

@@ -1,0 +1,103 @@
+"""What every model offers to training, evaluation, saving and serving."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from ltnode.errors import InputError
+from ltnode.models.prediction import Prediction
+from ltnode.objective import LossParts
+from ltnode.typing import Tensor
+
+Task = Literal["classification", "regression"]
+Draw = Literal["quantile", "random"]
+Steps = Literal["stored", "adaptive"]
+
+
+class Model(nn.Module, ABC):
+    """Base of all models; the training engine relies on nothing else.
+
+    Attributes:
+        task: "classification" or "regression".
+        phases: Names of the losses that one training step minimises in turn; each has parameters of its own.
+        loss_parts: Pieces of the last loss.
+        spec: How to build the model again (`ltnode.build` arguments); None for a model made of one's own parts.
+    """
+
+    phases: ClassVar[tuple[str, ...]] = ("main",)
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        if task not in ("classification", "regression"):
+            raise InputError(f"task must be 'classification' or 'regression', not {task!r}")
+        self.task: Task = task
+        self.loss_parts: LossParts | None = None
+        self.spec: Mapping[str, Any] | None = None
+
+    @abstractmethod
+    def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
+        """What training minimises, per data point; 0-dim. Randomness not given by ``times`` comes from torch's generator."""
+
+    @abstractmethod
+    def predict(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
+        """Predictive distribution in eval mode, without a graph; the mode is put back afterwards."""
+
+    @abstractmethod
+    def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
+        """Log of the averaged class probabilities (B, C) with a graph to x, for attacks; in the mode the model is in."""
+
+    def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
+        """Parameters of one phase by role ("weights", "variational", ...), each of which may have its own learning rate."""
+        return {"weights": list(self.parameters())}
+
+    def training_times(self, batch: int, seed: int, step: int, indices: Tensor | None = None) -> Tensor | None:
+        """End-times of a training step as a function of (seed, step[, sample index]) alone; None if the model has none."""
+        return None
+
+    def after_step(self) -> None:
+        """Put parameters back into their valid range; called after every optimiser step."""
+
+    def finish_training(self, x: Tensor, y: Tensor) -> None:
+        """Fit what prediction needs besides weights (stored grid, residual noise) on training inputs; called at the end."""
+
+    def describe(self, x: Tensor | None = None) -> dict[str, float]:
+        """Learnt quantities worth logging, as plain numbers."""
+        return {}
+
+    def solver_state(self) -> dict[str, Any]:
+        """What a training solver keeps from step to step, as JSON; a resumed run must continue with it."""
+        return {}
+
+    def load_solver_state(self, state: dict[str, Any]) -> None:
+        """Put back what `solver_state` gave."""
+
+    def check_targets(self, x: Tensor, y: Tensor, n_outputs: int | None = None) -> None:
+        """Targets must fit the batch and the task; values are checked on the CPU only, where reading them costs nothing."""
+        if y.shape[0] != x.shape[0]:
+            raise InputError(f"x has {x.shape[0]} samples but y has {y.shape[0]}")
+        if self.task == "regression":
+            if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1) or not y.is_floating_point():
+                raise InputError(f"regression targets must be floats of shape (B,) or (B, 1), not {y.dtype} {tuple(y.shape)}")
+            return
+        if y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
+            raise InputError(f"class labels must be integers of shape (B,), not {y.dtype} {tuple(y.shape)}")
+        if n_outputs is not None and y.device.type == "cpu" and len(y):
+            low, high = int(y.min()), int(y.max())
+            if low < 0 or high >= n_outputs:
+                raise InputError(f"labels must lie in 0..{n_outputs - 1} for {n_outputs} classes, found {low}..{high}")
+
+
+def check_input(x: Tensor) -> None:
+    """Inputs must be finite floating-point batches; values are checked on the CPU only."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+        raise InputError(f"x must be a floating-point tensor (normalise uint8 images first), not {got}")
+    if x.ndim < 2 or x.shape[0] == 0:
+        raise InputError(f"x must be a batch of shape (B, ...) with B >= 1 and at least one feature axis, not {tuple(x.shape)}")
+    if x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
+        raise InputError("x holds NaN or inf; clean or impute the data first")

@@ -1,0 +1,97 @@
+"""Stems, fields, heads and inference networks for images."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ltnode.typing import Float, Tensor
+
+_GROUPS = 32
+
+
+def norm(width: int) -> nn.GroupNorm:
+    """GroupNorm with 32 groups, or as many as there are channels."""
+    return nn.GroupNorm(min(_GROUPS, width), width)
+
+
+class TimeConv2d(nn.Module):
+    """3x3 convolution of [t, h], where a constant plane of value t is the first channel.
+
+    Convolving the plane equals adding t times a fixed map, the convolution of a plane of ones with that channel's kernel; so
+    no plane is concatenated.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width + 1, width, kernel_size=3, padding=1)
+
+    def forward(self, t: Tensor, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Convolution at time t (0-dim or (B,))."""
+        weight = self.conv.weight
+        ones = torch.ones(1, 1, *h.shape[2:], device=h.device, dtype=weight.dtype)
+        time_map = functional.conv2d(ones, weight[:, :1], padding=1)
+        t = t.to(time_map.dtype)
+        shift = t * time_map if t.ndim == 0 else t.reshape(-1, 1, 1, 1) * time_map
+        return functional.conv2d(h, weight[:, 1:], self.conv.bias, padding=1) + shift
+
+
+class ConvField(nn.Module):
+    """The paper's field: GN, ReLU, conv[t, .], GN, ReLU, conv[t, .], GN; 75,392 parameters at width 64.
+
+    It ends with a normalisation, so the size of dh/dt is bounded.
+    """
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = norm(width), TimeConv2d(width)
+        self.norm2, self.conv2 = norm(width), TimeConv2d(width)
+        self.norm3 = norm(width)
+
+    def forward(self, t: Tensor, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """dh/dt at time t."""
+        h = self.conv1(t, functional.relu(self.norm1(h)))
+        h = self.conv2(t, functional.relu(self.norm2(h)))
+        return self.norm3(h)
+
+
+def down_sampling(channels: int, width: int = 64) -> nn.Sequential:
+    """Down-sampling block: 28x28 to 6x6, 32x32 to 7x7; no normalisation after the last convolution."""
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3),
+        norm(width),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 4, stride=2, padding=1),
+        norm(width),
+        nn.ReLU(),
+        nn.Conv2d(width, width, 4, stride=2, padding=1),
+    )
+
+
+def pooled(width: int = 64) -> nn.Sequential:
+    """GN, ReLU and the mean over all positions: (B, width, H, W) to (B, width)."""
+    return nn.Sequential(norm(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def classifier(n_classes: int = 10, width: int = 64) -> nn.Sequential:
+    """Head: pooled features and a linear layer."""
+    return nn.Sequential(*pooled(width), nn.Linear(width, n_classes))
+
+
+def encoder(channels: int, width: int = 64) -> nn.Sequential:
+    """Inference network on the raw (normalised) image: a down-sampling block of its own and a linear layer to 2 numbers."""
+    return nn.Sequential(*down_sampling(channels, width), *pooled(width), nn.Linear(width, 2))
+
+
+def init_paper_(module: nn.Module) -> nn.Module:
+    """Convolutions Kaiming-normal (fan out), linear weights N(0, 1e-3^2), biases 0."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=1e-3)
+            nn.init.zeros_(layer.bias)
+    return module

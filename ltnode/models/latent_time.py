@@ -1,0 +1,308 @@
+"""The one network behind NODE, Uni-NODE, LT-NODE and ALT-NODE: they differ in their end-time alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ltnode.counter_rng import CounterGenerator
+from ltnode.endtime import EndTime, FixedTime
+from ltnode.errors import InputError
+from ltnode.models.contract import Draw, Model, Steps, Task, check_input
+from ltnode.models.prediction import Prediction
+from ltnode.objective import Categorical, Gaussian, Likelihood, MeanSquare, Weighting, negative_elbo, resolve_kl_weight
+from ltnode.ode import KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
+from ltnode.typing import Float, Tensor
+
+_CALIBRATION_SAMPLES = 512
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """How a model solves its ODE.
+
+    Attributes:
+        method: An adaptive Runge-Kutta method.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+        training: ``"kept"``: the error-balanced grid of earlier steps, checked on every pass; ``"adaptive"``: the paper's
+            literal two-phase solve.
+        recompute: Trade time for memory in the backward pass.
+        clip_last: End at the largest end-time; the paper's code does not.
+        max_steps: Limit of trial steps.
+    """
+
+    method: str = "dopri5"
+    rtol: float = 1e-2
+    atol: float = 1e-2
+    training: Literal["kept", "adaptive"] = "kept"
+    recompute: bool = False
+    clip_last: bool = True
+    max_steps: int = 5000
+
+
+@dataclass(frozen=True)
+class ObjectiveOptions:
+    """What training minimises.
+
+    Attributes:
+        weighting: Estimator of the expectation over q, see `ltnode.objective.Weighting`.
+        kl_weight: Weight of the KL per data point, or ``"elbo"`` for the literal bound.
+        samples: End-times per training step (per input where each has its own T).
+        scheme: ``"grid"``: one draw per equal part of the window; ``"iid"``: independent draws, as in the paper's code.
+    """
+
+    weighting: str = "normalised"
+    kl_weight: float | str = 0.1
+    samples: int = 10
+    scheme: Literal["iid", "grid"] = "grid"
+
+    def __post_init__(self) -> None:
+        Weighting.parse(self.weighting)
+        if self.kl_weight != "elbo":
+            resolve_kl_weight(self.kl_weight, 1, True)
+        if self.samples < 1:
+            raise InputError(f"samples = {self.samples} is impossible: a training step needs at least one end-time")
+
+
+class LatentTimeODE(Model):
+    """``x -> stem -> h(0) -> ODE -> h(T_1..T_S) -> head -> S predictions``, with a distribution over T.
+
+    Args:
+        stem: Maps inputs to the initial state (B, ...).
+        field: ``field(t, h) -> dh/dt``; t is 0-dim or (B,).
+        head: Maps states (N, ...) to logits (N, C), or to means (N, 1).
+        end_time: The distribution of the end-time.
+        task: "classification" or "regression".
+        likelihood: p(y | output); by default categorical, or Gaussian with learnt noise.
+        solver: Solver options.
+        objective: Objective options.
+        augment: Number of zero channels appended to the initial state (augmented neural ODE); field and head see them.
+    """
+
+    grid: Tensor
+
+    def __init__(
+        self,
+        stem: nn.Module,
+        field: nn.Module,
+        head: nn.Module,
+        end_time: EndTime,
+        task: Task = "classification",
+        *,
+        likelihood: Likelihood | None = None,
+        solver: SolverOptions | None = None,
+        objective: ObjectiveOptions | None = None,
+        augment: int = 0,
+    ) -> None:
+        super().__init__(task)
+        for name, part in (("stem", stem), ("field", field), ("head", head)):
+            if not isinstance(part, nn.Module):
+                raise InputError(f"{name} must be an nn.Module, not {type(part).__name__}")
+        if not isinstance(end_time, EndTime):
+            raise InputError(
+                f"end_time must be an end-time distribution such as ltnode.GammaTime(), not {type(end_time).__name__}; "
+                "for a plain number use ltnode.FixedTime(t)"
+            )
+        if augment < 0:
+            raise InputError(f"augment = {augment} is impossible: a number of channels")
+        self.stem, self.field, self.head, self.end_time = stem, field, head, end_time
+        self.likelihood = likelihood or (Categorical() if task == "classification" else Gaussian())
+        self.solver = solver or SolverOptions()
+        self.objective = objective or ObjectiveOptions()
+        self.augment = augment
+        self._kept = KeptGrid(t_end=self._window_end)
+        steps = torch.linspace(0.0, self._window_end, 5, dtype=torch.float64)
+        self.register_buffer("grid", steps)
+
+    @property
+    def _window_end(self) -> float:
+        return float(self.end_time.window[1])
+
+    # -- the pieces of a pass --------------------------------------------------------------------------------------------
+
+    def initial_state(self, x: Tensor) -> Tensor:
+        """h(0), with the augmented channels."""
+        h = self.stem(x)
+        if self.augment:
+            shape = (h.shape[0], self.augment, *h.shape[2:])
+            h = torch.cat([h, h.new_zeros(shape)], dim=1)
+        return h
+
+    def outputs_at(self, states: Float[Tensor, "S B *state"]) -> Float[Tensor, "S B C"]:
+        """The head on all states in one call."""
+        samples, batch = states.shape[:2]
+        out = self.head(states.reshape(samples * batch, *states.shape[2:]))
+        if out.ndim != 2 or (self.task == "regression" and out.shape[1] != 1):
+            wanted = "(N, 1)" if self.task == "regression" else "(N, classes)"
+            raise InputError(f"the head must return {wanted} for N states, not {tuple(out.shape)}")
+        return out.reshape(samples, batch, -1)
+
+    def solve(self, h: Tensor, times: Tensor, steps: Steps | Literal["training"] = "training") -> Solution:
+        """Features at the end-times from one solve: on the stored grid, on adaptive batch-wide steps, or as in training."""
+        o = self.solver
+        if steps == "stored":
+            return odesolve_stored(self.field, h, times, self.grid, o.rtol, o.atol, o.method)
+        kept = self._kept if steps == "training" and o.training == "kept" and self._kept_serves(times) else None
+        return odesolve(
+            self.field,
+            h,
+            times,
+            o.rtol,
+            o.atol,
+            o.method,
+            grid=kept,
+            recompute=o.recompute,
+            clip_last=o.clip_last,
+            max_steps=o.max_steps,
+        )
+
+    def _kept_serves(self, times: Tensor) -> bool:
+        # End-times given from outside may lie beyond the window: the kept grid stays that of the window.
+        return float(times.detach().max()) <= self._window_end
+
+    def forward(self, x: Tensor, times: Tensor, steps: Steps | Literal["training"] = "stored") -> Float[Tensor, "S B C"]:
+        """Outputs of the members at given end-times (S,) or (S, B); differentiable."""
+        return self.outputs_at(self.solve(self.initial_state(x), times, steps).states)
+
+    # -- training --------------------------------------------------------------------------------------------------------
+
+    def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
+        """The negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`."""
+        check_input(x)
+        distribution = self.end_time(x if self.end_time.amortized else None)
+        if times is None:
+            batch = x.shape[0] if self.end_time.amortized else None
+            times = self.end_time.training_times(
+                self.objective.samples, batch=batch, scheme=self.objective.scheme, device=x.device, dtype=x.dtype
+            )
+        times = torch.as_tensor(times, device=x.device)
+        if self.end_time.amortized and times.ndim == 1:
+            times = times[:, None].expand(-1, x.shape[0])
+        outputs = self.outputs_at(self.solve(self.initial_state(x), times).states)
+        self.check_targets(x, y, outputs.shape[-1])
+        learnt = self.end_time.learnable
+        low, high = self.end_time.window
+        parts = negative_elbo(
+            self.likelihood.log_prob(outputs, y),
+            times,
+            distribution.log_prob(times.to(x.dtype)) if learnt else None,
+            distribution.kl() if learnt else None,
+            Weighting.parse(self.objective.weighting),
+            resolve_kl_weight(self.objective.kl_weight, n_data, self.end_time.amortized),
+            high - low,
+        )
+        self.loss_parts = parts
+        return parts.loss
+
+    def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
+        """Weights, and the variational parameters (posterior or inference network)."""
+        variational = list(self.end_time.variational_parameters())
+        chosen = {id(p) for p in variational}
+        return {"weights": [p for p in self.parameters() if id(p) not in chosen], "variational": variational}
+
+    def training_times(self, batch: int, seed: int, step: int, indices: Tensor | None = None) -> Tensor:
+        """End-times of one step as a function of (seed, step), and of the sample index where each input has its own T."""
+        generator = CounterGenerator(seed, step, indices)
+        return self.end_time.training_times(
+            self.objective.samples, batch=batch, scheme=self.objective.scheme, generator=generator
+        )
+
+    def after_step(self) -> None:
+        """Keep the posterior's parameters in their range."""
+        self.end_time.constrain_()
+
+    @torch.no_grad()
+    def finish_training(self, x: Tensor, y: Tensor) -> None:
+        """Fit the stored grid, and the residual noise of a mean-square model, on training inputs."""
+        with self._evaluating():
+            h = self.initial_state(x[:_CALIBRATION_SAMPLES])
+            o = self.solver
+            self.grid = fit_stored_grid(self.field, h, self._window_end, o.rtol, o.atol, o.method).to(h.device)
+        if isinstance(self.likelihood, MeanSquare):
+            residual = self.predict(x).mean - y.reshape(-1).to(x.dtype)
+            self.likelihood.noise_std.copy_(residual.square().mean().sqrt())
+
+    def describe(self, x: Tensor | None = None) -> dict[str, float]:
+        """The learnt posterior, and the observation noise of a regression model."""
+        facts = dict(self.end_time.describe(x) if self.end_time.amortized else self.end_time.describe())
+        if self.task == "regression" and isinstance(self.likelihood, Gaussian | MeanSquare):
+            facts["noise_std"] = float(self.likelihood.noise_std.detach())
+        return facts
+
+    def solver_state(self) -> dict[str, Any]:
+        """The kept grid."""
+        return self._kept.state_dict()
+
+    def load_solver_state(self, state: dict[str, Any]) -> None:
+        """Continue with a kept grid."""
+        self._kept.load_state_dict(state)
+
+    # -- prediction ------------------------------------------------------------------------------------------------------
+
+    def prediction_times(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
+        """End-times to predict with: (S,), or (S, B) where each input has its own.
+
+        ``"quantile"`` takes the posterior's quantiles at (s - 1/2)/S: no randomness, and an input's times depend on it alone.
+        ``"random"`` draws from the posterior (the paper).
+        """
+        if samples < 1:
+            raise InputError(f"samples = {samples} is impossible: at least one end-time is needed")
+        distribution = self.end_time(x if self.end_time.amortized else None)
+        if draw == "quantile":
+            u = (torch.arange(samples, device=x.device, dtype=x.dtype) + 0.5) / samples
+            return distribution.quantile(u).detach()
+        if draw == "random":
+            generator = torch.Generator(device=x.device).manual_seed(seed)
+            return distribution.sample(samples, generator=generator).detach()
+        raise InputError(f"draw must be 'quantile' or 'random', not {draw!r}")
+
+    def predict(
+        self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
+    ) -> Prediction:
+        """Predictive distribution from one solve, whatever the number of samples.
+
+        Args:
+            x: (B, ...).
+            samples: Number of end-times S.
+            draw: ``"quantile"`` or ``"random"`` (the paper), see `prediction_times`.
+            seed: Seed of random draws.
+            steps: ``"stored"``: the model's grid with the error checked per sample, so that a prediction depends on its input
+                alone; ``"adaptive"``: steps by the batch norm (the paper).
+        """
+        check_input(x)
+        with torch.no_grad(), self._evaluating():
+            times = self.prediction_times(x, samples, draw, seed)
+            # All members of a fixed end-time are the same one.
+            distinct = times[:1] if isinstance(self.end_time, FixedTime) else times
+            solution = self.solve(self.initial_state(x), distinct, steps)
+            outputs = self.outputs_at(solution.states).expand(samples, -1, -1)
+        noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian | MeanSquare) else None
+        return Prediction(self.task, outputs, times, solution.stats, noise)
+
+    def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
+        """Log of the averaged class probabilities with a graph to x."""
+        times = self.prediction_times(x, samples, draw, seed)
+        return Prediction(self.task, self(x, times), times).log_probs
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        modes = {module: module.training for module in self.modules()}
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # The stored grid has as many steps as training found necessary.
+        saved = state_dict.get(f"{prefix}grid")
+        if isinstance(saved, torch.Tensor) and saved.ndim == 1 and len(saved) >= 2:
+            self.grid = self.grid.new_empty(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)

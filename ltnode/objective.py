@@ -1,0 +1,198 @@
+"""The evidence lower bound over sampled end-times, and the likelihoods in it.
+
+For data (x_i, y_i), i = 1..N, and end-times T_s drawn uniformly on the window (a, b), training minimises, per data point,
+
+    L = - (1/B) sum_i sum_s w_s log p(y_i | T_s, x_i) + kappa * KL(q || p)
+
+where the weights w_s estimate the expectation under q (see `Weighting`) and kappa is the weight of the KL term.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ltnode.errors import InputError, unknown_name
+from ltnode.typing import Float, Num, Tensor
+
+
+class Weighting(StrEnum):
+    """How the log-likelihoods at the sampled end-times are weighted."""
+
+    DENSITY = "density"
+    """``w_s = q(T_s) / S``: the paper's code. Estimates the expectation divided by the width of the window."""
+    INTEGRAL = "integral"
+    """``w_s = (b - a) q(T_s) / S``: unbiased for the expectation of q over the window."""
+    NORMALISED = "normalised"
+    """``w_s = q(T_s) / sum_r q(T_r)``: self-normalised; bias O(1/S), less variance, no push out of the window."""
+    SOFTMAX = "softmax"
+    """``w_s = exp(q(T_s)) / sum_r exp(q(T_r))``: nearly uniform; a commented-out line of the paper's code."""
+
+    @classmethod
+    def parse(cls, value: str) -> Weighting:
+        """The member of that name, or an error that names the nearest."""
+        try:
+            return cls(value)
+        except ValueError:
+            raise InputError(unknown_name("weighting", value, [member.value for member in cls])) from None
+
+
+def time_weights(log_q: Float[Tensor, "S *batch"], weighting: Weighting, width: float) -> Float[Tensor, "S *batch"]:
+    """Weights of the S sampled end-times from their log-densities; differentiable in the posterior.
+
+    Args:
+        log_q: log q(T_s), (S,) for a shared T or (S, B) for one T per input.
+        weighting: The estimator.
+        width: b - a, the length of the window that the times were drawn from.
+    """
+    samples = log_q.shape[0]
+    match weighting:
+        case Weighting.DENSITY:
+            return log_q.exp() / samples
+        case Weighting.INTEGRAL:
+            return log_q.exp() * (width / samples)
+        case Weighting.NORMALISED:
+            return torch.softmax(log_q, dim=0)
+        case Weighting.SOFTMAX:
+            return torch.softmax(log_q.exp(), dim=0)
+
+
+@dataclass(frozen=True)
+class LossParts:
+    """The pieces of one loss, for logs and tests.
+
+    Attributes:
+        loss: What training minimises, per data point.
+        expected_log_likelihood: ``(1/B) sum_i sum_s w_s log p(y_i | T_s, x_i)``.
+        kl: KL(q || p); the mean over the batch where every input has its own T.
+        kl_weight: Its weight kappa.
+        times: The end-times used, (S,) or (S, B).
+    """
+
+    loss: Tensor
+    expected_log_likelihood: Tensor
+    kl: Tensor
+    kl_weight: float
+    times: Tensor
+
+
+def negative_elbo(
+    log_likelihood: Float[Tensor, "S B"],
+    times: Float[Tensor, "S *batch"],
+    log_q: Float[Tensor, "S *batch"] | None,
+    kl: Float[Tensor, "*batch"] | None,
+    weighting: Weighting,
+    kl_weight: float,
+    width: float,
+) -> LossParts:
+    """The loss and its parts.
+
+    Args:
+        log_likelihood: log p(y_i | T_s, x_i).
+        times: The end-times, kept in the result.
+        log_q: log q(T_s), (S,) or (S, B); None for end-times without a learnt posterior, which weigh equally.
+        kl: KL(q || p), 0-dim or (B,); None without a learnt posterior.
+        weighting: The estimator of the expectation.
+        kl_weight: kappa.
+        width: Length of the window.
+    """
+    samples = log_likelihood.shape[0]
+    if log_q is None:
+        expected = log_likelihood.mean()
+    else:
+        weights = time_weights(log_q, weighting, width).to(log_likelihood.dtype)
+        if weights.ndim == 1:
+            weights = weights[:, None]
+        expected = (weights * log_likelihood).sum(dim=0).mean()
+    divergence = torch.zeros_like(expected) if kl is None else kl.mean().to(expected.dtype)
+    loss = -expected + kl_weight * divergence
+    assert samples == times.shape[0]
+    return LossParts(loss, expected.detach(), divergence.detach(), kl_weight, times.detach())
+
+
+def resolve_kl_weight(kl_weight: float | str, n_data: int | None, per_input: bool) -> float:
+    """Weight of the KL per data point: the number itself, or ``"elbo"`` for the literal bound.
+
+    One global T for N points makes the literal weight 1/N; one T per input makes it 1.
+    """
+    if kl_weight == "elbo":
+        if per_input:
+            return 1.0
+        if n_data is None:
+            raise InputError("kl_weight='elbo' needs n_data, the number of training points: the literal weight is 1/N")
+        return 1.0 / n_data
+    if isinstance(kl_weight, str) or not (math.isfinite(kl_weight) and kl_weight >= 0):
+        raise InputError(f"kl_weight must be a number >= 0 or 'elbo', not {kl_weight!r}")
+    return float(kl_weight)
+
+
+class Likelihood(nn.Module):
+    """p(y | output): log-likelihood of every member prediction."""
+
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
+        """Logarithm of p(y_i | output_si)."""
+        raise NotImplementedError
+
+
+class Categorical(Likelihood):
+    """Class labels; the outputs are logits."""
+
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
+        """Negative cross-entropy of every member."""
+        samples, batch, classes = outputs.shape
+        target = y.long().expand(samples, batch).reshape(-1)
+        return -functional.cross_entropy(outputs.reshape(-1, classes), target, reduction="none").reshape(samples, batch)
+
+
+class Gaussian(Likelihood):
+    """Real values with homoscedastic noise; the outputs are means.
+
+    Args:
+        noise_std: Initial standard deviation of the observation noise.
+        learn: Whether it is learnt (one parameter, the logarithm).
+    """
+
+    smallest_std = 1e-4
+
+    def __init__(self, noise_std: float = 1.0, learn: bool = True) -> None:
+        super().__init__()
+        if not noise_std > 0:
+            raise InputError(f"noise_std = {noise_std} is impossible: a standard deviation is positive")
+        value = torch.tensor(math.log(noise_std))
+        if learn:
+            self.log_std = nn.Parameter(value)
+        else:
+            self.register_buffer("log_std", value)
+
+    @property
+    def noise_std(self) -> Tensor:
+        """Standard deviation of the observation noise, never below 1e-4."""
+        return self.log_std.exp().clamp_min(self.smallest_std)
+
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
+        """Gaussian log-density of y at every member's mean."""
+        std = self.noise_std
+        z = (y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)) / std
+        return -0.5 * z.square() - std.log() - 0.5 * math.log(2 * math.pi)
+
+
+class MeanSquare(Likelihood):
+    """Squared error in place of a log-density: ``-(y - mean)^2``, as the paper words its 1-D loss.
+
+    The noise that predictions report is the residual RMSE that training leaves in ``noise_std``.
+    """
+
+    noise_std: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("noise_std", torch.tensor(0.0))
+
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
+        """Negative squared error of every member."""
+        return -(y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)).square()
