@@ -59,4 +59,4 @@ constraints: $(installed) ## write the versions in .venv to constraints.txt
 
 clean: ## remove caches and what demo and builds wrote (keeps .venv and runs/)
 	@rm -rf demo dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -name '.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

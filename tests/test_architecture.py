@@ -1,0 +1,218 @@
+"""The shape of the code: dependencies point one way, and habits that a reader would otherwise have to remember.
+
+The rules are read from the table in CONTRIBUTING.md, so that text and test cannot drift apart. Each checker is also run
+on sources written to break its rule: a checker that cannot fail checks nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "ltnode"
+PUBLIC_NAMES = "__init__"  # the unit that stands for the package's own __init__.py
+GRAB_BAGS = {"utils", "util", "misc", "helpers", "common"}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Which unit (a folder or a module directly under the package) is in which layer, and what a layer may import."""
+
+    of_unit: dict[str, int]
+    may_import: dict[int, frozenset[int]]
+
+
+def read_layers(markdown: str) -> Layers:
+    """Layers from the rows ``| number | `unit`, `unit/` | what it may import |`` of a Markdown text."""
+    of_unit: dict[str, int] = {}
+    may_import: dict[int, frozenset[int]] = {}
+    for number, units, allowed in re.findall(r"^\| *(\d+) *\|([^|]*)\|([^|]*)\|", markdown, flags=re.MULTILINE):
+        layer = int(number)
+        of_unit.update(dict.fromkeys((name.rstrip("/") for name in re.findall(r"`([\w/]+)`", units)), layer))
+        bounds = [int(digits) for digits in re.findall(r"\d+", allowed)]
+        may_import[layer] = frozenset(range(min(bounds), max(bounds) + 1)) if bounds else frozenset()
+    return Layers(of_unit, may_import)
+
+
+def unit_of(module: str) -> str:
+    """``ltnode.ode.step`` belongs to ``ode``; ``ltnode`` itself to the public names."""
+    return module.split(".")[1] if "." in module else PUBLIC_NAMES
+
+
+def imports(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything imported, wherever it stands: top level, function, type checking.
+
+    For ``from a import b`` the name is ``a.b``, whether b is a module or not.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                parts = parts[: len(parts) - node.level + is_package]
+                base = ".".join([*parts, base] if base else parts)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in {"import_module", "__import__"} and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def misplaced_imports(source: str, module: str, layers: Layers, *, is_package: bool = False) -> list[str]:
+    """What a module imports from the package although its layer may not, as lines for a reader."""
+    unit = unit_of(module)
+    if unit not in layers.of_unit:
+        return [f"{module}: {unit!r} is in no layer; add it to the table in CONTRIBUTING.md"]
+    layer = layers.of_unit[unit]
+    found = []
+    for line, name in imports(source, module, is_package):
+        if name.split(".")[0] != PACKAGE:
+            continue
+        # `from ltnode import errors` reaches the module; `from ltnode import build` reaches the public names.
+        target = unit_of(name) if unit_of(name) in layers.of_unit else PUBLIC_NAMES
+        if target != unit and layers.of_unit[target] not in layers.may_import[layer]:
+            found.append(
+                f"{module}:{line}: layer {layer} may not import {name} (`{target}`, layer {layers.of_unit[target]})"
+            )
+    return found
+
+
+def foreign_imports(source: str, module: str, forbidden: str) -> list[str]:
+    return [
+        f"{module}:{line}: imports {name}"
+        for line, name in imports(source, module, is_package=False)
+        if name.split(".")[0] == forbidden
+    ]
+
+
+def prints(source: str, module: str) -> list[str]:
+    return [
+        f"{module}:{node.lineno}: print()"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+
+
+def grab_bags(paths: list[Path]) -> list[str]:
+    return [f"{path}: name the file after its concept" for path in paths if GRAB_BAGS & {*path.parts, path.stem}]
+
+
+@dataclass(frozen=True)
+class Module:
+    name: str
+    source: str
+    is_package: bool
+    path: Path
+
+
+def modules_of_the_package() -> list[Module]:
+    found = []
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        relative = path.relative_to(ROOT)
+        is_package = path.name == "__init__.py"
+        parts = relative.parts[:-1] if is_package else relative.with_suffix("").parts
+        found.append(Module(".".join(parts), path.read_text(encoding="utf-8"), is_package, relative))
+    return found
+
+
+LAYERS = read_layers((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+MODULES = modules_of_the_package()
+
+
+def test_the_table_of_layers_was_read():
+    """Guards the other tests: a table that no longer parses must not turn them into tests of nothing."""
+    assert len(MODULES) > 5
+    assert sorted(LAYERS.may_import) == list(range(len(LAYERS.may_import)))
+    assert {"errors", "ode", "endtime", "objective", "models", "cli", PUBLIC_NAMES} <= set(LAYERS.of_unit)
+    assert LAYERS.may_import[LAYERS.of_unit["ode"]] == {LAYERS.of_unit["errors"]}
+
+
+def test_every_layer_imports_only_lower_ones():
+    """So the table itself allows no cycle between folders."""
+    assert all(max(allowed, default=-1) < layer for layer, allowed in LAYERS.may_import.items())
+
+
+def test_dependencies_between_folders_point_one_way():
+    found = [
+        line
+        for module in MODULES
+        for line in misplaced_imports(module.source, module.name, LAYERS, is_package=module.is_package)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_nothing_imports_torchvision():
+    """It cannot be imported beside the CPU build of torch that the tests use."""
+    found = [line for module in MODULES for line in foreign_imports(module.source, module.name, "torchvision")]
+    assert not found, "\n".join(found)
+
+
+def test_the_package_does_not_print():
+    found = [line for module in MODULES for line in prints(module.source, module.name)]
+    assert not found, "\n".join(found)
+
+
+def test_no_file_is_a_grab_bag():
+    found = grab_bags([module.path for module in MODULES])
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "source"),
+    [
+        ("ltnode.ode.step", False, "from ltnode.models import LatentTimeODE"),
+        ("ltnode.ode.step", False, "import ltnode.endtime"),
+        ("ltnode.ode.step", False, "from ..models import blocks"),
+        ("ltnode.ode.step", False, "from .. import models"),
+        ("ltnode.ode", True, "from ..models import blocks"),
+        ("ltnode.errors", False, "from .typing import Tensor"),
+        ("ltnode.endtime", False, "def lazy():\n    from ltnode.objective import elbo"),
+        ("ltnode.endtime", False, "if TYPE_CHECKING:\n    from ltnode.cli import main"),
+        ("ltnode.models.blocks", False, "import importlib\nimportlib.import_module('ltnode.training.engine')"),
+        ("ltnode.data.synthetic", False, "from ltnode import build"),
+        ("ltnode.models.blocks", False, "import ltnode"),
+        ("ltnode.surprise", False, ""),
+    ],
+)
+def test_a_misplaced_import_is_found(module: str, is_package: bool, source: str):
+    """The checker can fail: absolute, relative, lazy, type-checking and dynamic imports, and a unit without a layer."""
+    assert len(misplaced_imports(source, module, LAYERS, is_package=is_package)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "is_package", "source"),
+    [
+        (
+            "ltnode.models.blocks",
+            False,
+            "from ltnode.ode import solve\nfrom ltnode import errors\nfrom .. import typing",
+        ),
+        (
+            "ltnode.ode",
+            True,
+            "from .step import step\nfrom ltnode.ode.tableau import DOPRI5\nfrom ..errors import InputError",
+        ),
+        ("ltnode", True, "from .models import LatentTimeODE\nfrom ltnode._version import __version__"),
+        ("ltnode.cli", False, "import ltnode\nfrom ltnode.experiments import demo\nimport torch, ltnode_extension"),
+    ],
+)
+def test_an_import_of_a_lower_layer_passes(module: str, is_package: bool, source: str):
+    """The checker does not cry wolf: own folder, lower layers, public names from the command line, other packages."""
+    assert misplaced_imports(source, module, LAYERS, is_package=is_package) == []
+
+
+def test_the_other_checkers_can_fail():
+    assert prints("def f():\n    print('x')", "m") == ["m:2: print()"]
+    assert prints("console.print('x')  # print()", "m") == []
+    assert foreign_imports("def f():\n    from torchvision.ops import nms", "m", "torchvision")
+    assert foreign_imports("import torchvisionary", "m", "torchvision") == []
+    assert grab_bags([Path("ltnode/utils.py"), Path("ltnode/misc/a.py"), Path("ltnode/common.py")])
+    assert grab_bags([Path("ltnode/ode/step.py")]) == []
