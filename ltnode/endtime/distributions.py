@@ -1,0 +1,317 @@
+"""Distribution objects over end-times: what an end-time module returns for its current parameters."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+
+from ltnode.endtime.gamma import gamma_kl, log_time_panels, nodes_between
+from ltnode.errors import InputError
+from ltnode.typing import Float, Tensor
+
+# Safeguarded Newton steps of the inverse cdf inside one panel; with 7, t is right to 1e-7 for u from 1e-6 to 1 - 1e-6.
+_INVERSE_STEPS = 7
+
+
+def uniform_draws(shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """Uniform(0, 1) draws in float64, made where the generator lives so that a CPU seed serves every device."""
+    source = device if generator is None else generator.device
+    return torch.rand(shape, generator=generator, dtype=torch.float64, device=source).to(device)
+
+
+class TimeDistribution(ABC):
+    """A distribution over T >= 0, or a batch of independent ones.
+
+    Attributes:
+        batch_shape: () for one global end-time, (B,) for one per input.
+        dtype: dtype of everything returned; the mathematics is float64 inside.
+        device: where the parameters live.
+    """
+
+    def __init__(self, batch_shape: torch.Size, dtype: torch.dtype, device: torch.device) -> None:
+        self.batch_shape = batch_shape
+        self.dtype = dtype
+        self.device = device
+
+    @property
+    @abstractmethod
+    def mean(self) -> Float[Tensor, "*batch"]:
+        """Expected end-time."""
+
+    @abstractmethod
+    def log_prob(self, t: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
+        """Log-density at t, -inf outside of the support, differentiable in t and in the parameters, never NaN.
+
+        t = 0 is read as the smallest time whose logarithm has a finite gradient (1e-33 in float32).
+        """
+
+    @abstractmethod
+    def _cdf(self, t: Tensor) -> Tensor:
+        """P(T <= t) in float64 for t of shape (n, *batch)."""
+
+    @abstractmethod
+    def _quantile(self, u: Tensor) -> Tensor:
+        """Inverse of the cdf in float64 for u of shape (n, *batch)."""
+
+    @abstractmethod
+    def kl(self) -> Float[Tensor, "*batch"]:
+        """Divergence KL(q || prior) in nats, never negative; zero where there is no prior (nothing is learnt)."""
+
+    def cdf(self, t: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
+        """P(T <= t)."""
+        return self._cdf(t).to(self.dtype)
+
+    def tail(self, b: float) -> Float[Tensor, "*batch"]:
+        """P(T > b)."""
+        at = torch.full((1, *self.batch_shape), b, dtype=torch.float64, device=self.device)
+        return (1 - self._cdf(at)[0]).to(self.dtype)
+
+    def quantile(self, u: Float[Tensor, "n *_"]) -> Float[Tensor, "n *batch"]:
+        """Inverse of the cdf, non-decreasing in u, differentiable in the parameters.
+
+        Args:
+            u: levels in [0, 1], (n,) for the same levels everywhere or (n, *batch).
+        """
+        u = u.to(device=self.device, dtype=torch.float64)
+        if u.ndim == 1:
+            u = u.reshape(-1, *[1] * len(self.batch_shape)).expand(-1, *self.batch_shape)
+        return self._quantile(u).to(self.dtype)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Float[Tensor, "n *batch"]:
+        """Draw n independent times by the inverse of the cdf at uniform levels; no gradient."""
+        return self.quantile(uniform_draws((n, *self.batch_shape), generator, self.device))
+
+
+class PointDistribution(TimeDistribution):
+    """All mass at one time."""
+
+    def __init__(self, t: Float[Tensor, ""]) -> None:
+        super().__init__(t.shape, t.dtype, t.device)
+        self.t = t
+
+    @property
+    def mean(self) -> Float[Tensor, ""]:
+        """The time itself."""
+        return self.t
+
+    def log_prob(self, t: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
+        """Not defined."""
+        raise InputError(
+            f"a fixed time has no density: log_prob of T = {float(self.t):g} does not exist. Weigh its predictions "
+            "equally, or use UniformTime or a Gamma posterior where a density is needed."
+        )
+
+    def _cdf(self, t: Tensor) -> Tensor:
+        return (t.to(self.dtype) >= self.t).double()
+
+    def _quantile(self, u: Tensor) -> Tensor:
+        return self.t.double().expand_as(u)
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Zero: nothing is learnt."""
+        return torch.zeros_like(self.t)
+
+
+class UniformDistribution(TimeDistribution):
+    """Uniform on (low, high)."""
+
+    def __init__(self, low: float, high: float, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(torch.Size(), dtype, device)
+        self.low = low
+        self.high = high
+
+    @property
+    def mean(self) -> Float[Tensor, ""]:
+        """The middle of the interval."""
+        return torch.full((), (self.low + self.high) / 2, dtype=self.dtype, device=self.device)
+
+    def log_prob(self, t: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
+        """-log(high - low) inside, -inf outside."""
+        inside = (t >= self.low) & (t <= self.high)
+        flat = torch.full_like(t, -math.log(self.high - self.low), dtype=self.dtype)
+        return torch.where(inside, flat, -math.inf)
+
+    def _cdf(self, t: Tensor) -> Tensor:
+        return ((t.double() - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+
+    def _quantile(self, u: Tensor) -> Tensor:
+        return self.low + (self.high - self.low) * u
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Zero: nothing is learnt."""
+        return torch.zeros((), dtype=self.dtype, device=self.device)
+
+
+class _LogTimeDistribution(TimeDistribution):
+    """A density known on panels in x = log t: integrals by quadrature, quantiles by inversion panel by panel.
+
+    Subclasses give the edges of the panels, (P + 1, *batch) without gradient, and the normalised log-density of x.
+    """
+
+    window: tuple[float, float] | None
+    prior: GammaDistribution | None
+
+    @abstractmethod
+    def _log_density(self, x: Tensor, t: Tensor) -> Tensor:
+        """Normalised log-density of x = log t in float64, for x and t of shape (..., *batch)."""
+
+    def _lay_panels(self, edges: Tensor) -> None:
+        """Keep the edges, and x, t = e^x and the weights of integrals over all panels, each (10, P, *batch)."""
+        self.edges = edges
+        x, weights = nodes_between(edges[:-1], edges[1:])
+        self._nodes = x, torch.exp(x), weights
+
+    def _log(self, t: Tensor) -> Tensor:
+        # The floor keeps (alpha - 1) / t, the gradient of the log-density, finite for alpha up to 1e4.
+        return torch.log(t.double().clamp_min(torch.finfo(self.dtype).tiny * 1e5))
+
+    def _mass(self, left: Tensor, right: Tensor) -> Tensor:
+        """Probability of each interval (left, right) of x, within one panel; differentiable in the parameters."""
+        x, weights = nodes_between(left, right)
+        return (weights * torch.exp(self._log_density(x, torch.exp(x)))).sum(0)
+
+    def _cumulative(self) -> Tensor:
+        """Probability left of each edge, (P + 1, *batch)."""
+        x, t, weights = self._nodes
+        masses = (weights * torch.exp(self._log_density(x, t))).sum(0)
+        return torch.cat([torch.zeros_like(masses[:1]), masses.cumsum(0)])
+
+    def _cdf_of_log(self, x: Tensor, cumulative: Tensor) -> Tensor:
+        x = torch.minimum(torch.maximum(x, self.edges[0]), self.edges[-1])
+        panel = (self.edges[1:-1].unsqueeze(1) <= x).sum(0)
+        return cumulative.gather(0, panel) + self._mass(self.edges.gather(0, panel), x)
+
+    @property
+    def mean(self) -> Float[Tensor, "*batch"]:
+        """Expected end-time."""
+        x, t, weights = self._nodes
+        return (weights * torch.exp(self._log_density(x, t)) * t).sum((0, 1)).to(self.dtype)
+
+    def log_prob(self, t: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
+        """Log-density at t; -inf outside of the window when truncated."""
+        x = self._log(t)
+        value = (self._log_density(x, torch.exp(x)) - x).to(self.dtype)
+        low, high = self.window or (0.0, math.inf)
+        # Compared in the dtype of t: a float32 time drawn at the end of the window must count as inside.
+        return torch.where((t >= low) & (t <= high), value, -math.inf)
+
+    def kl(self) -> Float[Tensor, "*batch"]:
+        """Expectation of log q - log p over the panels of q; the prior is truncated like q."""
+        if self.prior is None:
+            raise InputError("this distribution was built without a prior, so it has no KL: pass prior=(alpha, beta).")
+        x, t, weights = self._nodes
+        log_q = self._log_density(x, t)
+        divergence = (weights * torch.exp(log_q) * (log_q - self.prior._log_density(x, t))).sum((0, 1))
+        return divergence.clamp_min(0.0).to(self.dtype)
+
+    def _cdf(self, t: Tensor) -> Tensor:
+        return self._cdf_of_log(self._log(t), self._cumulative()).clamp(0.0, 1.0)
+
+    def _quantile(self, u: Tensor) -> Tensor:
+        cumulative = self._cumulative()
+        x = self._solve(u, cumulative.detach())
+        if torch.is_grad_enabled() and cumulative.requires_grad:
+            # Implicit function theorem: dx = -dF / F'. The added term is zero, only its gradient is not.
+            below = self._cdf_of_log(x, cumulative)
+            density = torch.exp(self._log_density(x, torch.exp(x)).detach()).clamp_min(torch.finfo(torch.float64).tiny)
+            x = x - (below - below.detach()) / density
+        low, high = self.window or (0.0, math.inf)
+        return torch.exp(x).clamp(low, high)
+
+    @torch.no_grad()
+    def _solve(self, u: Tensor, cumulative: Tensor) -> Tensor:
+        """Solve cdf = u for log t: the panel from the table, then Newton's method, with bisection where it leaves."""
+        target = u * cumulative[-1]
+        panel = (cumulative[1:-1].unsqueeze(1) <= target).sum(0)
+        left, right = self.edges.gather(0, panel), self.edges.gather(0, panel + 1)
+        below, above = cumulative.gather(0, panel), cumulative.gather(0, panel + 1)
+        wanted = target - below
+        tiny = torch.finfo(torch.float64).tiny
+        # Start from the inverse of a density that is exponential between the two ends of the panel.
+        part = (wanted / (above - below).clamp_min(tiny)).clamp(0.0, 1.0)
+        rise = self._log_density(right, torch.exp(right)) - self._log_density(left, torch.exp(left))
+        rise = torch.where(rise.abs() < 1e-6, 1e-6, rise.clamp(-50.0, 50.0))
+        x = torch.lerp(left, right, (torch.log1p(part * torch.expm1(rise)) / rise).clamp(0.0, 1.0))
+        low, high = left, right
+        for _ in range(_INVERSE_STEPS):
+            excess = self._mass(left, x) - wanted
+            low, high = torch.where(excess < 0, x, low), torch.where(excess < 0, high, x)
+            newton = x - excess / torch.exp(self._log_density(x, torch.exp(x))).clamp_min(tiny)
+            x = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+        return x
+
+
+class GammaDistribution(_LogTimeDistribution):
+    """Gamma(alpha, beta), rate beta, as it is or truncated to a window.
+
+    Args:
+        alpha: shapes, (*batch), positive.
+        beta: rates, (*batch), positive.
+        window: (low, high) with 0 <= low < high: T is conditioned on falling inside. None: T > 0.
+        prior: (alpha, beta) of the prior, scalars; it is truncated to the same window.
+    """
+
+    def __init__(
+        self,
+        alpha: Float[Tensor, "*batch"],
+        beta: Float[Tensor, "*batch"],
+        window: tuple[float, float] | None = None,
+        prior: tuple[Float[Tensor, ""], Float[Tensor, ""]] | None = None,
+    ) -> None:
+        super().__init__(alpha.shape, torch.promote_types(alpha.dtype, torch.float32), alpha.device)
+        self.alpha = alpha
+        self.beta = beta
+        self.window = window
+        self.prior = None if prior is None else GammaDistribution(*prior, window)
+        self._alpha, self._beta = alpha.double(), beta.double()
+        self._lay_panels(log_time_panels(alpha, beta, window or (0.0, math.inf)))
+        # Taken here, not when first needed: a first use under no_grad must not leave a value without a graph behind.
+        if window is None:
+            self._log_z = torch.lgamma(self._alpha) - self._alpha * torch.log(self._beta)
+        else:
+            x, t, weights = self._nodes
+            self._log_z = torch.logsumexp(self._alpha * x - self._beta * t + torch.log(weights), dim=(0, 1))
+
+    def _log_density(self, x: Tensor, t: Tensor) -> Tensor:
+        return self._alpha * x - self._beta * t - self._log_z
+
+    def kl(self) -> Float[Tensor, "*batch"]:
+        """KL(q || prior): closed form when not truncated, else by quadrature with the prior truncated alike."""
+        if self.window is None and self.prior is not None:
+            return gamma_kl(self.alpha, self.beta, self.prior.alpha, self.prior.beta).to(self.dtype)
+        return super().kl()
+
+
+class GammaMixtureDistribution(_LogTimeDistribution):
+    """A mixture of Gammas, each truncated to the window when there is one: the weights are those inside the window.
+
+    Args:
+        logits: (K,) unnormalised log-weights.
+        alpha: (K,) shapes.
+        beta: (K,) rates.
+        window: as in `GammaDistribution`.
+        prior: as in `GammaDistribution`.
+    """
+
+    def __init__(
+        self,
+        logits: Float[Tensor, " K"],
+        alpha: Float[Tensor, " K"],
+        beta: Float[Tensor, " K"],
+        window: tuple[float, float] | None = None,
+        prior: tuple[Float[Tensor, ""], Float[Tensor, ""]] | None = None,
+    ) -> None:
+        super().__init__(torch.Size(), torch.promote_types(alpha.dtype, torch.float32), alpha.device)
+        self.components = GammaDistribution(alpha, beta, window)
+        self.log_weights = torch.log_softmax(logits.double(), dim=0)
+        self.window = window
+        self.prior = None if prior is None else GammaDistribution(*prior, window)
+        # Every panel of the union lies within one panel of each component, so all of them are smooth on it.
+        self._lay_panels(self.components.edges.flatten().sort().values)
+
+    def _log_density(self, x: Tensor, t: Tensor) -> Tensor:
+        each = self.components._log_density(x.unsqueeze(-1), t.unsqueeze(-1))
+        return torch.logsumexp(self.log_weights + each, dim=-1)

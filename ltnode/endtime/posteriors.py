@@ -1,0 +1,255 @@
+"""End-time modules: what a model owns, trains and saves. Each call of one returns a `TimeDistribution`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from ltnode.endtime.base import EndTime
+from ltnode.endtime.checks import checked_count, checked_number, checked_prior, checked_window
+from ltnode.endtime.distributions import (
+    GammaDistribution,
+    GammaMixtureDistribution,
+    PointDistribution,
+    TimeDistribution,
+    UniformDistribution,
+)
+from ltnode.errors import InputError
+from ltnode.typing import Float, Tensor
+
+# Raw shapes and rates are kept in this range: at 0 the density is undefined and its gradient is NaN.
+_SMALLEST, _LARGEST = 1e-2, 100.0
+# Inference networks: exp(output) exactly for outputs in (-6, 8), then flattening towards 1e-3 and 1e4.
+_LOG_CORE = (-6.0, 8.0)
+_LOG_LIMITS = (math.log(1e-3), math.log(1e4))
+
+
+class FixedTime(EndTime):
+    """T = t, the end-time of a plain neural ODE.
+
+    Args:
+        t: the time, positive and finite.
+    """
+
+    learnable = False
+
+    def __init__(self, t: float = 1.0) -> None:
+        t = checked_number("t", t, "a positive, finite time", 1e-30, 1e30)
+        super().__init__((0.0, t))
+        self.register_buffer("t", torch.tensor(t), persistent=False)
+
+    def forward(self, x: Tensor | None = None) -> PointDistribution:
+        """All mass at t."""
+        return PointDistribution(self.get_buffer("t"))
+
+    def _window_times(
+        self, shape: tuple[int, ...], scheme: str, generator: torch.Generator | None, device: torch.device
+    ) -> Tensor:
+        return torch.full(shape, self.window[1], dtype=torch.float64, device=device)
+
+    def extra_repr(self) -> str:
+        """The time."""
+        return f"t={self.window[1]:g}"
+
+
+class UniformTime(EndTime):
+    """T ~ Uniform(low, high), in training and in prediction (Uni-NODE).
+
+    Args:
+        low: shortest time, at least 0.
+        high: longest time.
+    """
+
+    learnable = False
+
+    def __init__(self, low: float = 0.0, high: float = 3.0) -> None:
+        super().__init__(checked_window((low, high), name="(low, high) of UniformTime"))
+        self.register_buffer("bounds", torch.tensor(self.window), persistent=False)
+
+    def forward(self, x: Tensor | None = None) -> UniformDistribution:
+        """The uniform distribution on the window."""
+        bounds = self.get_buffer("bounds")
+        return UniformDistribution(*self.window, dtype=bounds.dtype, device=bounds.device)
+
+    def extra_repr(self) -> str:
+        """The interval."""
+        return f"low={self.window[0]:g}, high={self.window[1]:g}"
+
+
+class _GammaFamily(EndTime):
+    """What the learnt posteriors share: a Gamma prior, saved with the weights, and an optional truncation."""
+
+    def __init__(self, prior: tuple[float, float], window: tuple[float, float], truncate: bool) -> None:
+        super().__init__(checked_window(window), truncate)
+        self.register_buffer("prior", torch.tensor(checked_prior(prior)))
+
+    @property
+    def _support(self) -> tuple[float, float] | None:
+        return self.window if self.truncate else None
+
+    @property
+    def _prior(self) -> tuple[Tensor, Tensor]:
+        alpha, beta = self.get_buffer("prior").unbind()
+        return alpha, beta
+
+    def extra_repr(self) -> str:
+        """Prior, window and truncation."""
+        alpha, beta = self.get_buffer("prior").tolist()
+        return f"prior=Gamma({alpha:g}, {beta:g}), {super().extra_repr()}"
+
+
+def _constrain_gamma_(*parameters: nn.Parameter) -> None:
+    # NaN, which only a non-finite gradient can cause, becomes 1: Gamma(1, 1) is where training starts.
+    for p in parameters:
+        p.nan_to_num_(nan=1.0, posinf=_LARGEST, neginf=_SMALLEST).clamp_(_SMALLEST, _LARGEST)
+
+
+class GammaTime(_GammaFamily):
+    """T ~ Gamma(alpha, beta), one learnt posterior for all inputs (LT-NODE); exactly two parameters.
+
+    alpha (shape) and beta (rate) are raw parameters as in the authors' code: their step size is the optimiser's, which
+    decides how far the posterior moves from its start. `constrain_` keeps them in [0.01, 100].
+
+    Args:
+        alpha: initial shape, in [0.01, 100].
+        beta: initial rate, in [0.01, 100].
+        prior: (alpha, beta) of the Gamma prior.
+        window: the times that training covers.
+        truncate: restrict q and prior to the window. Without it the likelihood pushes q out of the window.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        prior: tuple[float, float] = (2.0, 0.5),
+        window: tuple[float, float] = (0.0, 3.0),
+        truncate: bool = True,
+    ) -> None:
+        super().__init__(prior, window, truncate)
+        allowed = f"a number in [{_SMALLEST:g}, {_LARGEST:g}]"
+        self.alpha = nn.Parameter(torch.tensor(checked_number("alpha", alpha, allowed, _SMALLEST, _LARGEST)))
+        self.beta = nn.Parameter(torch.tensor(checked_number("beta", beta, allowed, _SMALLEST, _LARGEST)))
+
+    def forward(self, x: Tensor | None = None) -> GammaDistribution:
+        """The posterior, of batch shape (); ``x`` is not used."""
+        alpha, beta = (p.clamp(_SMALLEST, _LARGEST) for p in (self.alpha, self.beta))
+        return GammaDistribution(alpha, beta, self._support, self._prior)
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Clamp alpha and beta to [0.01, 100] in place; NaN becomes 1."""
+        _constrain_gamma_(self.alpha, self.beta)
+
+    def _named_values(self, q: TimeDistribution) -> dict[str, Tensor]:
+        return {"alpha": self.alpha, "beta": self.beta}
+
+    def extra_repr(self) -> str:
+        """Current posterior, prior and window."""
+        return f"alpha={self.alpha.item():.4g}, beta={self.beta.item():.4g}, {super().extra_repr()}"
+
+
+def _bounded_exp(v: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """exp(v), exactly so for v in (-6, 8); beyond, v flattens smoothly towards log 1e-3 and log 1e4.
+
+    The flattening is rational, not exponential, so that a network that went far out still has a gradient to come back.
+    """
+    low, high = _LOG_CORE
+    above, below = _LOG_LIMITS[1] - high, low - _LOG_LIMITS[0]
+    v_core = v.clamp(low, high)
+    v_core = v_core + above * (1 - 1 / (1 + torch.relu(v - high) / above))
+    return torch.exp(v_core - below * (1 - 1 / (1 + torch.relu(low - v) / below)))
+
+
+class AmortizedGammaTime(_GammaFamily):
+    """T_i ~ Gamma(alpha(x_i), beta(x_i)), one posterior per input from an inference network (ALT-NODE).
+
+    Args:
+        encoder: maps x (B, ...) to (B, 2), the logarithms of shape and rate (kept between 1e-3 and 1e4).
+        prior: (alpha, beta) of the Gamma prior.
+        window: the times that training covers.
+        truncate: restrict q and prior to the window.
+    """
+
+    amortized = True
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        prior: tuple[float, float] = (2.0, 0.5),
+        window: tuple[float, float] = (0.0, 3.0),
+        truncate: bool = True,
+    ) -> None:
+        super().__init__(prior, window, truncate)
+        if not isinstance(encoder, nn.Module):
+            raise InputError(f"encoder must be an nn.Module that maps x to (B, 2), got {type(encoder).__name__}.")
+        self.encoder = encoder
+
+    def forward(self, x: Tensor | None = None) -> GammaDistribution:
+        """The posteriors of the inputs x (B, ...), of batch shape (B,)."""
+        if x is None:
+            raise InputError("an amortised end-time depends on the input: pass x, a batch of inputs (B, ...).")
+        out = self.encoder(x)
+        if out.ndim != 2 or out.shape[1] != 2:
+            raise InputError(
+                f"the encoder must return (B, 2), log shape and log rate for each input; got {tuple(out.shape)} "
+                f"for an input of shape {tuple(x.shape)}."
+            )
+        alpha, beta = _bounded_exp(out.to(torch.promote_types(out.dtype, torch.float32))).unbind(dim=1)
+        return GammaDistribution(alpha, beta, self._support, self._prior)
+
+    def _named_values(self, q: TimeDistribution) -> dict[str, Tensor]:
+        assert isinstance(q, GammaDistribution)
+        return {"alpha": q.alpha, "beta": q.beta}
+
+
+class GammaMixtureTime(_GammaFamily):
+    """T ~ a mixture of Gammas, one for all inputs: a posterior that can have several modes.
+
+    The components start spread over the window, one per equal part of it, with a standard deviation of half a part,
+    and equal weights. Shapes and rates are raw parameters in [0.01, 100] as in `GammaTime`.
+
+    Args:
+        components: number of Gammas, at least 1.
+        prior: (alpha, beta) of the Gamma prior.
+        window: the times that training covers.
+        truncate: restrict each component and the prior to the window.
+    """
+
+    def __init__(
+        self,
+        components: int = 3,
+        prior: tuple[float, float] = (2.0, 0.5),
+        window: tuple[float, float] = (0.0, 3.0),
+        truncate: bool = True,
+    ) -> None:
+        super().__init__(prior, window, truncate)
+        components = checked_count("components", components)
+        low, high = self.window
+        part = (high - low) / components
+        mean = low + part * (torch.arange(components) + 0.5)
+        alpha = ((2 * mean / part) ** 2).clamp(_SMALLEST, _LARGEST)
+        self.logits = nn.Parameter(torch.zeros(components))
+        self.alpha = nn.Parameter(alpha)
+        self.beta = nn.Parameter((alpha / mean).clamp(_SMALLEST, _LARGEST))
+
+    def forward(self, x: Tensor | None = None) -> GammaMixtureDistribution:
+        """The posterior, of batch shape (); ``x`` is not used."""
+        alpha, beta = (p.clamp(_SMALLEST, _LARGEST) for p in (self.alpha, self.beta))
+        return GammaMixtureDistribution(self.logits, alpha, beta, self._support, self._prior)
+
+    @torch.no_grad()
+    def constrain_(self) -> None:
+        """Clamp shapes and rates to [0.01, 100] and logits to [-20, 20] in place; NaN becomes 1 (logits: 0)."""
+        _constrain_gamma_(self.alpha, self.beta)
+        self.logits.nan_to_num_(nan=0.0, posinf=20.0, neginf=-20.0).clamp_(-20.0, 20.0)
+
+    def _named_values(self, q: TimeDistribution) -> dict[str, Tensor]:
+        rows = {"weight": torch.softmax(self.logits, dim=0), "alpha": self.alpha, "beta": self.beta}
+        return {f"{name}{k}": v for name, row in rows.items() for k, v in enumerate(row)}
+
+    def extra_repr(self) -> str:
+        """Number of components, prior and window."""
+        return f"components={len(self.logits)}, {super().extra_repr()}"
