@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ltnode.errors import InputError
-from ltnode.ode.step import Field, Time, evaluate, expand_like
+from ltnode.ode.step import Field, Time, add_stages, evaluate
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
@@ -48,20 +48,21 @@ def check_tolerances(rtol: float, atol: float) -> None:
 def initial_step(
     f: Field, tableau: ButcherTableau, t: Time, y: Tensor, k: Tensor, rtol: float, atol: float, per_sample: bool
 ) -> Tensor:
-    """Hairer's starting step, 0-dim or per sample (B,), float64; one evaluation of the field besides ``k`` at (t, y).
+    """Hairer's starting step, 0-dim or per sample (B,), float64, positive; one evaluation of the field besides ``k`` at (t, y).
 
     E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, section II.4.
     """
+    scale = atol + rtol * y.double().abs()
 
     def rms(x: Tensor) -> Tensor:
-        square = x.double().square()
+        square = (x.double() / scale).square()
         return (square.reshape(x.shape[0], -1).mean(1) if per_sample else square.mean()).sqrt()
 
-    scale = atol + rtol * y.abs()
-    d0, d1 = rms(y / scale), rms(k / scale)
+    d0, d1 = rms(y), rms(k)
     h0 = torch.where((d0 < 1e-5) | (d1 < 1e-5), torch.full_like(d0, 1e-6), 0.01 * d0 / d1)
-    k1 = evaluate(f, t + h0, y + expand_like(h0, y) * k)
-    d2 = rms((k1 - k) / scale) / h0
+    k1 = evaluate(f, t + h0, add_stages(y, h0, (1.0,), (k,)))
+    d2 = rms(k1 - k) / h0
     steep = torch.maximum(d1, d2)
     h1 = torch.where(steep <= 1e-15, torch.clamp(1e-3 * h0, min=1e-6), (0.01 / steep).pow(1.0 / (tableau.error_order + 1)))
-    return torch.minimum(100 * h0, h1)
+    # A field that is not finite after this small step has no slope to go by; the step control takes over from there.
+    return torch.minimum(100 * h0, torch.where(torch.isfinite(steep), h1, h0))

@@ -38,13 +38,14 @@ def dense_weights(
     t = times.to(torch.float64)[..., None]
     left, right = edges[:-1].movedim(0, -1), edges[1:].movedim(0, -1)
     length = right - left
+    divisor = torch.where(length > 0, length, torch.ones_like(length))
     first = torch.arange(length.shape[-1], device=t.device) == 0
     holds = ((t > left) | (first & (t >= left))) & (t <= right)
-    inside = (t - left) / torch.where(length > 0, length, torch.ones_like(length))
-    theta = torch.where(holds, inside, (t > right).to(torch.float64))
+    theta = torch.where(holds, (t - left) / divisor, (t > right).to(torch.float64))
     coefficients = torch.tensor(tableau.dense, dtype=torch.float64, device=t.device)
     powers = torch.stack([theta**p for p in range(1, coefficients.shape[1] + 1)], dim=-1)
-    return length[..., None] * (powers @ coefficients.mT)
+    # A step of length zero holds a time only at the very start, where the derivative in time is the first stage.
+    return torch.where(holds, divisor, length)[..., None] * (powers @ coefficients.mT)
 
 
 def combine(base: Tensor, weights: Tensor, stages: Sequence[Tensor]) -> Tensor:
@@ -106,15 +107,16 @@ class DenseOutput:
     _steps: list[tuple[Tensor, ...]] = field(default_factory=list)
     _parts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
-    def add(self, t: Time, h: Time, y: Tensor, step: Step) -> None:
-        """Take over one accepted step from (t, y) with size h."""
+    def add(self, left: Time, right: Time, y: Tensor, step: Step) -> None:
+        """Take over one accepted step from (left, y) to the edge ``right``."""
         if self.chunk is not None and len(self._steps) == self.chunk:
             self._flush()
         if self._base is None:
             self._base = y
-            self._edges = [self._as_edge(t)]
+            self._edges = [self._as_edge(left)]
         self._steps.append(step.stages)
-        self._edges.append(self._as_edge(t + h))
+        # The edge itself, not left + h: rounding would leave times between two chunks that belong to neither.
+        self._edges.append(self._as_edge(right))
 
     def result(self, y0: Tensor) -> Tensor:
         """States (S, B, ...) at the requested times; y0 where there was no step."""

@@ -72,12 +72,16 @@ class KeptGrid:
     n_solves: int = 0
     n_failed_checks: int = 0
     n_searches: int = 0
-    _next_attempt: int = 0
-    _wait: int = field(default=0)
+    _largest: float = field(default=0.0, repr=False)
+    _next_attempt: int = field(default=0, repr=False)
+    _wait: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
-        if self.t_end is not None and not self.t_end > 0:
-            raise InputError(f"t_end = {self.t_end} is impossible: a kept grid covers [0, t_end] with t_end > 0")
+        if self.t_end is not None and not 0 < self.t_end < math.inf:
+            raise InputError(f"t_end = {self.t_end} is impossible: a kept grid covers [0, t_end] with 0 < t_end < inf")
+        if self.patience < 0:
+            raise InputError(f"patience = {self.patience} is impossible: at least 0 solves between two attempts")
+        self._largest = self.t_end or 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next solve depends on, as plain numbers."""
@@ -86,6 +90,7 @@ class KeptGrid:
             "n_solves": self.n_solves,
             "n_failed_checks": self.n_failed_checks,
             "n_searches": self.n_searches,
+            "largest": self._largest,
             "next_attempt": self._next_attempt,
             "wait": self._wait,
         }
@@ -95,6 +100,7 @@ class KeptGrid:
         self.edges = None if state["edges"] is None else [float(t) for t in state["edges"]]
         self.n_solves, self.n_failed_checks = int(state["n_solves"]), int(state["n_failed_checks"])
         self.n_searches = int(state["n_searches"])
+        self._largest = float(state["largest"])
         self._next_attempt, self._wait = int(state["next_attempt"]), int(state["wait"])
 
     def covers(self, t0: float, t_end: float) -> bool:
@@ -108,11 +114,6 @@ class KeptGrid:
             return False
         return predicted_steps(norms.tolist(), error_order) < len(norms)
 
-    def attempted(self, succeeded: bool) -> None:
-        """Note an attempt to get by with fewer steps."""
-        self._wait = self.patience if succeeded else max(self.patience, 2 * self._wait)
-        self._next_attempt = self.n_solves + self._wait
-
     def refresh(self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: float, tolerance: Tolerance) -> Search:
         """Search a grid for this batch and balance it; the caller sees to it that f keeps no trace.
 
@@ -120,13 +121,26 @@ class KeptGrid:
             The search with its evaluations (balancing included); on a failure status the grid in use is unchanged.
         """
         self.n_searches += 1
-        t_end = max(t_end, self.t_end or 0.0)
-        found = search_batch(f, tableau, y, t0, t_end, tolerance)
+        self._largest = max(self._largest, t_end)
+        found = search_batch(f, tableau, y, t0, self._largest, tolerance)
         if found.status is not Status.OK:
             return found
         edges, norms, evaluations = balance(f, tableau, y, found, tolerance)
         self.edges = edges
+        self._next_attempt = self.n_solves + self.patience
         return Search(edges, norms, Status.OK, found.n_rejected, found.n_evaluations + evaluations)
+
+    def try_fewer(self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: float, tolerance: Tolerance) -> Search:
+        """Search a grid with fewer steps than the valid one in use, which stays where none is found; else like `refresh`."""
+        before = self.edges or []
+        found = self.refresh(f, tableau, y, t0, t_end, tolerance)
+        if len(self.edges or ()) < len(before):
+            self._wait = self.patience
+        else:
+            self.edges = before
+            self._wait = 2 * max(self._wait, self.patience)
+        self._next_attempt = self.n_solves + self._wait
+        return found
 
 
 @torch.no_grad()
@@ -151,7 +165,7 @@ def balance(f: Field, tableau: ButcherTableau, y: Tensor, found: Search, toleran
     while n < len(best_norms) or not tried_down:
         candidate = balanced_edges(edges, norms, n, tableau.error_order)
         measured = measure(candidate)
-        if max(measured) < _TARGET:
+        if all(norm < _TARGET for norm in measured):  # false for NaN, which max() could pass over
             best, best_norms = candidate, measured
             edges, norms = candidate, measured
             if n == 1:

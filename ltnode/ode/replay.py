@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 from ltnode.ode.dense import DenseOutput, merge_parts, times_within
-from ltnode.ode.step import Field, Step, Time, error_norm, evaluate, take_step
+from ltnode.ode.step import Field, Time, error_norm, evaluate, take_step
 from ltnode.ode.tableau import ButcherTableau
-from ltnode.ode.trace import no_trace
+from ltnode.ode.trace import Rewind
 from ltnode.typing import Tensor
 
 Edges = Sequence[float] | Tensor
@@ -45,22 +45,24 @@ def replay(
         y: (B, ...), the state at the first edge.
         edges: Step edges. Floats are the fastest in eager mode; a tensor keeps one compiled or captured program valid for
             every grid with the same number of steps.
-        times: (S,) or (S, B), within the edges.
+        times: (S,) or (S, B), within the edges; (S, B) where the edges are per sample.
         rtol: Relative tolerance of the error norms.
         atol: Absolute tolerance of the error norms.
         per_sample: Error norms per sample (n, B) instead of batch-wide (n,).
         recompute: Keep only the state at every edge and evaluate each step again in the backward pass.
     """
+    if len(edges) < 2:
+        return Replay(y.expand(times.shape[0], *y.shape), _stack_norms([], y, per_sample))
     if recompute and torch.is_grad_enabled():
         return _replay_recomputed(f, tableau, y, edges, times, rtol, atol, per_sample)
-    compiling = torch.compiler.is_compiling()
-    output = DenseOutput(tableau, times, chunk=None) if compiling else DenseOutput(tableau, times)
+    # Chunks are chosen by the values of the times, which a compiled or transformed program must not read.
+    output = DenseOutput(tableau, times, chunk=None) if traced(y) or traced(times) else DenseOutput(tableau, times)
     y0, k, norms = y, None, []
     for left, right in _intervals(edges):
         step = take_step(f, tableau, left, right - left, y, k)
         if tableau.adaptive:
             norms.append(error_norm(tableau, right - left, y, step, rtol, atol, per_sample))
-        output.add(left, right - left, y, step)
+        output.add(left, right, y, step)
         y, k = step.y, (step.stages[-1] if tableau.fsal else None)
     return Replay(output.result(y0), _stack_norms(norms, y0, per_sample))
 
@@ -79,20 +81,20 @@ def _replay_recomputed(
     norms: list[Tensor] = []
     parts: list[tuple[Tensor, Tensor]] = []
 
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        # The second evaluation must not move running statistics again.
-        return nullcontext(), no_trace(f, y0.device)
+    def contexts() -> tuple[nullcontext[None], Rewind]:
+        return nullcontext(), Rewind(f, y0.device)
 
-    def one_step(left: Time, right: Time, y: Tensor, k: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def one_step(
+        left: Time, right: Time, y: Tensor, k: Tensor | None, rows: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
         h = right - left
-        step: Step = take_step(f, tableau, left, h, y, k)
+        step = take_step(f, tableau, left, h, y, k)
         norm = error_norm(tableau, h, y, step, rtol, atol, per_sample) if tableau.adaptive else y.new_zeros(())
         output = DenseOutput(tableau, rows)
-        output.add(left, h, y, step)
-        k_next = step.stages[-1] if tableau.fsal else evaluate(f, right, step.y)
-        return step.y, k_next, output.result(y), norm
+        output.add(left, right, y, step)
+        return step.y, (step.stages[-1] if tableau.fsal else None), output.result(y), norm
 
-    k = evaluate(f, edges[0], y)
+    k = evaluate(f, edges[0], y) if tableau.fsal else None
     for left, right in _intervals(edges):
         first = torch.as_tensor(left, dtype=torch.float64, device=times.device)
         last = torch.as_tensor(right, dtype=torch.float64, device=times.device)
@@ -105,6 +107,11 @@ def _replay_recomputed(
 
 def _intervals(edges: Edges) -> Sequence[tuple[Time, Time]]:
     return [(edges[m], edges[m + 1]) for m in range(len(edges) - 1)]
+
+
+def traced(x: Tensor) -> bool:
+    """Whether the values of x must not be read: under torch.compile, export or a function transform."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def _stack_norms(norms: list[Tensor], y0: Tensor, per_sample: bool) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,12 +11,15 @@ import torch
 from ltnode.ode.controller import Controller, initial_step
 from ltnode.ode.dense import DenseOutput
 from ltnode.ode.status import Status
-from ltnode.ode.step import Field, Step, error_norm, evaluate, take_step
+from ltnode.ode.step import Field, error_norm, evaluate, take_step, time_dtype
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
 TryStep = Callable[[float, float], tuple[float, Callable[[], None]]]
-"""``(t, h) -> (error norm, commit)``: a trial step from the current state, and how to make it the current state."""
+"""``(t, t_new) -> (error norm, commit)``: a trial step from the current state, and how to make it the current state."""
+
+_EPSILON = 16 * torch.finfo(torch.float64).eps
+"""Smallest step relative to the time: less would not move it reliably."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Search:
         n_evaluations: Calls of the field.
     """
 
-    edges: list[float] | Tensor
+    edges: Sequence[float] | Tensor
     norms: Tensor
     status: Status
     n_rejected: int
@@ -59,6 +62,7 @@ def adaptive_loop(
     """
     edges, rejected = [t], 0
     norms: list[float] = []
+    h = max(h, _smallest_step(t, t_end))
     while t < t_end:
         if len(norms) + rejected >= tolerance.max_steps:
             return edges, norms, Status.MAX_STEPS, rejected
@@ -66,8 +70,8 @@ def adaptive_loop(
         # A sliver left by rounding would cost a whole step.
         last = tolerance.clip_last and trial >= (t_end - t) * (1 - 1e-10)
         t_new = t_end if last else t + trial
-        norm, commit = try_step(t, t_new - t)
-        factor = float(controller.factor(torch.tensor(norm)))
+        norm, commit = try_step(t, t_new)
+        factor = float(controller.factor(torch.tensor(norm, dtype=torch.float64)))
         accepted = norm < 1.0 or (math.isfinite(norm) and abs(factor - 1.0) < tolerance.accept_small_change)
         if accepted:
             commit()
@@ -84,7 +88,7 @@ def adaptive_loop(
 
 
 def _smallest_step(t: float, t_end: float) -> float:
-    return 16 * torch.finfo(torch.float64).eps * max(abs(t), abs(t_end))
+    return _EPSILON * max(abs(t), abs(t_end))
 
 
 def search_batch(
@@ -100,35 +104,38 @@ def search_batch(
     controller = Controller(tableau.error_order)
     k = evaluate(f, t0, y)
     if not _finite(k) or not _finite(y):
-        return Search([t0], torch.zeros(0), Status.NON_FINITE, 0, 1)
+        return Search([t0], y.new_zeros(0), Status.NON_FINITE, 0, 1)
     h = float(initial_step(f, tableau, t0, y, k, tolerance.rtol, tolerance.atol, per_sample=False))
-    trials = 0
+    k_first: Tensor | None = k
+    evaluations = 2
 
-    def try_step(t: float, h: float) -> tuple[float, Callable[[], None]]:
-        nonlocal trials
-        trials += 1
-        step = take_step(f, tableau, t, h, y, k)
-        norm = float(error_norm(tableau, h, y, step, tolerance.rtol, tolerance.atol, per_sample=False))
+    def try_step(t: float, t_new: float) -> tuple[float, Callable[[], None]]:
+        nonlocal k_first, evaluations
+        evaluations += tableau.stages - (k_first is not None)
+        step = take_step(f, tableau, t, t_new - t, y, k_first)
+        k_first = step.stages[0]  # known for another trial from here
+        norm = float(error_norm(tableau, t_new - t, y, step, tolerance.rtol, tolerance.atol, per_sample=False))
 
         def commit() -> None:
-            nonlocal y, k
+            nonlocal y, k_first
             if output is not None:
-                output.add(t, h, y, step)
-            y, k = step.y, step.stages[-1]
+                output.add(t, t_new, y, step)
+            y, k_first = step.y, (step.stages[-1] if tableau.fsal else None)
 
         return norm, commit
 
     edges, norms, status, rejected = adaptive_loop(try_step, t0, t_end, h, controller, tolerance)
-    evaluations = 2 + trials * (tableau.stages - 1)
-    return Search(edges, torch.tensor(norms), status, rejected, evaluations)
+    return Search(edges, torch.tensor(norms, dtype=time_dtype(y.dtype), device=y.device), status, rejected, evaluations)
 
 
 def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance) -> Search:
     """Every sample its own step sequence: trials run in lock-step, each sample accepts or rejects for itself.
 
+    A sample that fails stops at its last accepted edge; the others go on.
+
     Args:
         f: Field that takes t of shape (B,).
-        tableau: An adaptive method whose last stage is the field at the new state.
+        tableau: An adaptive method.
         y: (B, ...).
         t0: Common start.
         t_end: (B,) float64, each sample's last time.
@@ -137,16 +144,17 @@ def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t
     controller = Controller(tableau.error_order)
     t = torch.full_like(t_end, t0)
     k = evaluate(f, t, y)
-    if not _finite(k) or not _finite(y):
-        return Search(t[None], torch.zeros(0, len(t)), Status.NON_FINITE, 0, 1)
-    h = initial_step(f, tableau, t, y, k, tolerance.rtol, tolerance.atol, per_sample=True)
+    non_finite = ~(_finite_samples(y) & _finite_samples(k))
+    underflow = torch.zeros_like(non_finite)
+    smallest = _EPSILON * torch.maximum(t.abs(), t_end.abs())
+    h = torch.maximum(initial_step(f, tableau, t, y, k, tolerance.rtol, tolerance.atol, per_sample=True), smallest)
     edges, norms = t[None].clone(), t.new_zeros(0, len(t))  # row m: every sample's edge after its m-th acceptance
     count = torch.zeros_like(t, dtype=torch.long)
     rejected = torch.zeros_like(count)
-    trials, status = 0, Status.OK
-    while bool((active := t < t_end).any()):
+    trials, evaluations, timed_out = 0, 2, False
+    while bool((active := (t < t_end) & ~non_finite & ~underflow).any()):
         if trials >= tolerance.max_steps:
-            status = Status.MAX_STEPS
+            timed_out = True
             break
         remaining = t_end - t
         trial = torch.minimum(h, remaining)
@@ -154,11 +162,16 @@ def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t
         trial = torch.where(active, trial, torch.zeros_like(trial))
         step = take_step(f, tableau, t, trial, y, k)
         trials += 1
+        evaluations += tableau.stages - 1
         norm = error_norm(tableau, trial, y, step, tolerance.rtol, tolerance.atol, per_sample=True)
         accepted = controller.accepts(norm) & active
         t_new = torch.where(trial == remaining, t_end, t + trial)
-        y, k = _select(accepted, step, y, k)
-        t = torch.where(accepted, t_new, t)
+        y, t = _select(accepted, step.y, y), _select(accepted, t_new, t)
+        if tableau.fsal:
+            k = _select(accepted, step.stages[-1], k)
+        else:
+            k = evaluate(f, t, y)
+            evaluations += 1
         count = count + accepted
         rejected = rejected + (active & ~accepted)
         if int(count.max()) == len(edges):
@@ -168,20 +181,30 @@ def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t
         edges[count[samples], samples] = t[samples]
         norms[count[samples] - 1, samples] = norm[samples].to(norms.dtype)
         h = torch.where(active, trial * controller.factor(norm), h)
-        stuck = active & ~accepted & (h < 16 * torch.finfo(torch.float64).eps * t_end.abs())
-        if bool(stuck.any()):
-            status = Status.STEP_UNDERFLOW if bool(torch.isfinite(norm[stuck]).all()) else Status.NON_FINITE
-            break
+        stuck = active & ~accepted & (h < smallest)
+        finite = torch.isfinite(norm)
+        underflow, non_finite = underflow | (stuck & finite), non_finite | (stuck & ~finite)
     # A sample that needed fewer steps waits at its last edge: steps of length zero.
     edges = torch.cummax(edges, dim=0).values
-    evaluations = 2 + trials * (tableau.stages - 1)
-    return Search(edges, norms, status, int(rejected.max()), evaluations)
+    status = _worst_status(non_finite, underflow, timed_out)
+    return Search(edges, norms.to(time_dtype(y.dtype)), status, int(rejected.max()), evaluations)
 
 
-def _select(accepted: Tensor, step: Step, y: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    mask = accepted.reshape(-1, *[1] * (y.ndim - 1))
-    return torch.where(mask, step.y, y), torch.where(mask, step.stages[-1], k)
+def _worst_status(non_finite: Tensor, underflow: Tensor, timed_out: bool) -> Status:
+    if bool(non_finite.any()):
+        return Status.NON_FINITE
+    if bool(underflow.any()):
+        return Status.STEP_UNDERFLOW
+    return Status.MAX_STEPS if timed_out else Status.OK
+
+
+def _select(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 
 
 def _finite(x: Tensor) -> bool:
     return bool(torch.isfinite(x).all())
+
+
+def _finite_samples(x: Tensor) -> Tensor:
+    return torch.isfinite(x).reshape(x.shape[0], -1).all(dim=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,12 +13,12 @@ from ltnode.errors import InputError
 from ltnode.ode.controller import check_tolerances
 from ltnode.ode.dense import DenseOutput
 from ltnode.ode.kept_grid import KeptGrid
-from ltnode.ode.replay import Edges, Replay, replay
+from ltnode.ode.replay import Edges, Replay, replay, traced
 from ltnode.ode.search import Search, Tolerance, search_batch, search_per_sample
 from ltnode.ode.status import SolverError, Stats, Status
-from ltnode.ode.step import Field, evaluate, expand_like
+from ltnode.ode.step import Field, add_stages, evaluate
 from ltnode.ode.tableau import ButcherTableau, get_tableau
-from ltnode.ode.trace import Snapshot, no_trace
+from ltnode.ode.trace import Snapshot, moving_buffers, no_trace
 from ltnode.typing import Float, Tensor
 
 Control = Literal["batch", "sample"]
@@ -35,15 +35,16 @@ class Solution:
         states: (S, B, ...), the states at the requested times in their given order; NaN at times a failed solve did not reach.
         status: ``Status.OK``, or how the solve failed.
         stats: Work done.
-        grid: Edges of the steps, float64, (n+1,), or (n+1, B) under per-sample control.
-        error_norms: Embedded error of every step in units of the tolerance, (n,) or (n, B); empty for a method without one.
+        grid: Edges of the steps, float64, (n+1,), or (n+1, B) where each sample has its own.
+        error_norms: Embedded error of every step in units of the tolerance, (n,), or (n, B) under per-sample control; empty
+            for a method without one.
     """
 
     states: Float[Tensor, "S *state"]
     status: Status
     stats: Stats
-    grid: Float[Tensor, "n1 *batch"]
-    error_norms: Float[Tensor, "n *batch"]
+    grid: Float[Tensor, "n1 *grid_batch"]
+    error_norms: Float[Tensor, "n *norm_batch"]
 
 
 def odesolve(
@@ -67,7 +68,8 @@ def odesolve(
 
     With ``grid=None`` (the reference) the accepted steps are found without a graph and then replayed with one, so gradients
     are those of the discrete trajectory over constant step edges (discretise, then optimise). Without grad mode the search
-    itself gives the states. The search leaves no trace in the buffers of ``f`` or in the random state.
+    itself gives the states, unless ``f`` has buffers in train mode. A search before a replay, and a pass that fails, leave no
+    trace in the random state or in the buffers of ``f`` (a module, a method of one, or a function that names it).
 
     Args:
         f: ``f(t, y) -> dy/dt`` with the shape of y; t is 0-dim in the state's dtype (float32 for a bf16 state), or (B,)
@@ -78,8 +80,9 @@ def odesolve(
         atol: Absolute tolerance.
         method: ``dopri5``, ``tsit5``, ``bosh3`` (adaptive), ``rk4``, ``euler`` (fixed grids only), or a tableau.
         t0: Start.
-        grid: None for adaptive steps; given edges from t0 to at least the largest time for a fixed grid without error control;
-            or a `KeptGrid`, replayed and checked by the embedded error of the same pass.
+        grid: None for adaptive steps; given edges from t0 to at least the largest time, (n+1,), or (n+1, B) with one sequence
+            per sample, for a fixed grid without error control; or a `KeptGrid`, replayed and checked by the embedded error of
+            the same pass. A tensor keeps one compiled program valid for all its values, which are then not checked.
         control: ``"batch"``: one step sequence by the RMS over the batch. ``"sample"``: each sample its own.
         recompute: Evaluate each step again in the backward pass instead of keeping its activations.
         clip_last: End the last step at the largest time; otherwise it may pass it, and the field is evaluated beyond.
@@ -106,16 +109,17 @@ def odesolve(
             f"method {tableau.name!r} has no error estimate, so it cannot choose its steps: give grid=[t0, ..., t_end], or use "
             "'dopri5', 'tsit5' or 'bosh3'"
         )
-    t_end = float(times.detach().max())
-    if t_end == t0:
-        return _solve_nothing(f, y0, times, t0)
+    if _batched(y0) or _batched(times):
+        raise InputError("torch.func.vmap hides the values that steps are chosen by: give grid=[t0, ..., t_end] for a fixed grid")
+    if y0.numel() == 0 or bool((times.detach() == t0).all()):
+        return _solve_nothing(f, y0, times, t0, control == "sample", throw)
     if isinstance(grid, KeptGrid):
         if control == "sample":
             raise InputError("a kept grid is shared by the batch; use control='batch', or grid=None for per-sample steps")
-        return _solve_kept(f, tableau, y0, times, t0, t_end, grid, tolerance, recompute, throw)
+        return _solve_kept(f, tableau, y0, times, t0, grid, tolerance, recompute, throw)
     if control == "sample":
         return _solve_per_sample(f, tableau, y0, times, t0, tolerance, recompute, throw)
-    return _solve_adaptive(f, tableau, y0, times, t0, t_end, tolerance, recompute, throw)
+    return _solve_adaptive(f, tableau, y0, times, t0, tolerance, recompute, throw)
 
 
 def _solve_adaptive(
@@ -124,29 +128,18 @@ def _solve_adaptive(
     y0: Tensor,
     times: Tensor,
     t0: float,
-    t_end: float,
     tolerance: Tolerance,
     recompute: bool,
     throw: bool,
 ) -> Solution:
-    needs_graph = torch.is_grad_enabled()
-    output = None if needs_graph else DenseOutput(tableau, times)
-    if needs_graph:
-        with no_trace(f, y0.device), torch.no_grad():
-            found = search_batch(f, tableau, y0.detach(), t0, t_end, tolerance)
-    else:
+    t_end = float(times.detach().max())
+    if not torch.is_grad_enabled() and not moving_buffers(f):
+        output = DenseOutput(tableau, times)
         found = search_batch(f, tableau, y0, t0, t_end, tolerance, output)
-    n_steps = len(found.edges) - 1
-    if output is not None:
-        result = Replay(output.result(y0), found.norms)
-        evaluations = found.n_evaluations
-    elif n_steps:
-        result = replay(f, tableau, y0, found.edges, times, tolerance.rtol, tolerance.atol, recompute=recompute)
-        evaluations = found.n_evaluations + tableau.evaluations(n_steps)
-    else:
-        result = Replay(y0.expand(times.shape[0], *y0.shape), found.norms)
-        evaluations = found.n_evaluations
-    return _finish(result, found, times, t_end, evaluations, 0, throw)
+        return _finish(Replay(output.result(y0), found.norms), found, times, throw)
+    with no_trace(f, y0.device), torch.no_grad():
+        found = search_batch(f, tableau, y0.detach(), t0, t_end, tolerance)
+    return _replay_found(f, tableau, y0, times, found, tolerance, recompute, throw)
 
 
 def _solve_per_sample(
@@ -168,9 +161,27 @@ def _solve_per_sample(
     t_end = times.detach().to(torch.float64).max(dim=0).values
     with no_trace(f, y0.device), torch.no_grad():
         found = search_per_sample(f, tableau, y0.detach(), t0, t_end, tolerance)
-    result = replay(f, tableau, y0, found.edges, times, tolerance.rtol, tolerance.atol, per_sample=True, recompute=recompute)
-    evaluations = found.n_evaluations + tableau.evaluations(len(found.edges) - 1)
-    return _finish(result, found, times, float(t_end.max()), evaluations, 0, throw)
+    return _replay_found(f, tableau, y0, times, found, tolerance, recompute, throw, per_sample=True)
+
+
+def _replay_found(
+    f: Field,
+    tableau: ButcherTableau,
+    y0: Tensor,
+    times: Tensor,
+    found: Search,
+    tolerance: Tolerance,
+    recompute: bool,
+    throw: bool,
+    per_sample: bool = False,
+) -> Solution:
+    """The second phase: a graph over the edges that the search found, up to where it failed if it did."""
+    if found.status is not Status.OK and throw:
+        raise _failure(found, times)
+    snapshot = Snapshot(f, y0.device)
+    result = replay(f, tableau, y0, found.edges, times, tolerance.rtol, tolerance.atol, per_sample, recompute)
+    found.n_evaluations += tableau.evaluations(len(found.edges) - 1)
+    return _finish(result, found, times, throw, snapshot)
 
 
 def _solve_kept(
@@ -179,18 +190,18 @@ def _solve_kept(
     y0: Tensor,
     times: Tensor,
     t0: float,
-    t_end: float,
     kept: KeptGrid,
     tolerance: Tolerance,
     recompute: bool,
     throw: bool,
 ) -> Solution:
+    t_end = float(times.detach().max())
     evaluations = rejected = refreshed = 0
 
-    def refresh() -> Search:
+    def search(how: Callable[..., Search]) -> Search:
         nonlocal evaluations, rejected
         with no_trace(f, y0.device), torch.no_grad():
-            found = kept.refresh(f, tableau, y0.detach(), t0, t_end, tolerance)
+            found = how(f, tableau, y0.detach(), t0, t_end, tolerance)
         evaluations += found.n_evaluations
         rejected += found.n_rejected
         return found
@@ -200,7 +211,7 @@ def _solve_kept(
     failure = Status.STEP_UNDERFLOW
     for attempt in range(_KEPT_ATTEMPTS):
         if attempt or not kept.covers(t0, t_end):
-            found = refresh()
+            found = search(kept.refresh)
             refreshed += attempt > 0
             if found.status is not Status.OK:
                 failure = found.status
@@ -210,16 +221,15 @@ def _solve_kept(
         evaluations += tableau.evaluations(len(edges) - 1)
         if bool((result.norms < 1.0).all()):
             if kept.wants_fewer(result.norms, tableau.error_order):
-                refresh()
-                kept.attempted(succeeded=len(kept.edges or ()) < len(edges))
+                search(kept.try_fewer)
             found = Search(edges, result.norms, Status.OK, rejected, evaluations)
-            return _finish(result, found, times, t_end, evaluations, refreshed, throw)
+            return _finish(result, found, times, throw, snapshot, refreshed)
         snapshot.restore()
         kept.n_failed_checks += 1
         failure = Status.STEP_UNDERFLOW if bool(torch.isfinite(result.norms).all()) else Status.NON_FINITE
-    nothing = Replay(torch.full((times.shape[0], *y0.shape), float("nan"), dtype=y0.dtype, device=y0.device), torch.zeros(0))
+    nothing = Replay(y0.expand(times.shape[0], *y0.shape), y0.new_zeros(0))
     found = Search([t0], nothing.norms, failure, rejected, evaluations)
-    return _finish(nothing, found, times, t_end, evaluations, refreshed, throw)
+    return _finish(nothing, found, times, throw, snapshot, refreshed)
 
 
 def _solve_fixed(
@@ -234,55 +244,59 @@ def _solve_fixed(
     per_sample: bool,
     throw: bool,
 ) -> Solution:
-    edges = _check_grid(grid, times, t0)
-    result = replay(f, tableau, y0, edges, times, tolerance.rtol, tolerance.atol, per_sample=per_sample, recompute=recompute)
-    n_steps = len(edges) - 1
-    stats = Stats(n_steps, 0, tableau.evaluations(n_steps))
-    edge_tensor = torch.as_tensor(edges, dtype=torch.float64)
-    status = Status.OK
-    if not _traced(result.states) and not bool(torch.isfinite(result.states).all()):
-        status = Status.NON_FINITE
-        if throw:
-            raise SolverError(status, float(edge_tensor.max()), float(edge_tensor.max()), stats)
-    return Solution(result.states, status, stats, edge_tensor, result.norms)
+    edges = _check_grid(grid, times, t0, y0)
+    if isinstance(edges, torch.Tensor) and edges.ndim == 2 and times.ndim == 1:
+        times = times[:, None].expand(-1, edges.shape[1])
+    snapshot = None if traced(y0) or traced(times) else Snapshot(f, y0.device)
+    result = replay(f, tableau, y0, edges, times, tolerance.rtol, tolerance.atol, per_sample, recompute)
+    found = Search(edges, result.norms, Status.OK, 0, tableau.evaluations(len(edges) - 1))
+    return _finish(result, found, times, throw, snapshot)
 
 
-def _solve_nothing(f: Field, y0: Tensor, times: Tensor, t0: float) -> Solution:
-    """Every requested time is t0: the state itself, with the field as its derivative in time."""
-    states = y0.expand(times.shape[0], *y0.shape)
-    evaluations = 0
-    if times.requires_grad and torch.is_grad_enabled():
-        k = evaluate(f, t0, y0)
-        evaluations = 1
-        states = torch.stack([y0 + expand_like(t - t0, y0) * k for t in times])
-    edges = torch.tensor([t0], dtype=torch.float64)
-    return Solution(states, Status.OK, Stats(0, 0, evaluations), edges, torch.zeros(0))
+def _solve_nothing(f: Field, y0: Tensor, times: Tensor, t0: float, per_sample: bool, throw: bool) -> Solution:
+    """Every requested time is t0, or there is no sample: the state itself, with the field as its derivative in time."""
+    states, evaluations = y0.expand(times.shape[0], *y0.shape), 0
+    start = torch.full(y0.shape[:1] if per_sample else (), t0, dtype=torch.float64, device=y0.device)
+    if times.requires_grad and torch.is_grad_enabled() and y0.numel():
+        k, evaluations = evaluate(f, start, y0), 1
+        states = torch.stack([add_stages(y0, t - t0, (1.0,), (k,)) for t in times])
+    norms = y0.new_zeros((0, *start.shape))
+    return _finish(Replay(states, norms), Search(start[None], norms, Status.OK, 0, evaluations), times, throw)
 
 
 def _finish(
-    result: Replay, found: Search, times: Tensor, t_end: float, evaluations: int, refreshed: int, throw: bool
+    result: Replay, found: Search, times: Tensor, throw: bool, snapshot: Snapshot | None = None, refreshed: int = 0
 ) -> Solution:
-    """Turn a finished or failed solve into a Solution, or raise."""
-    edges = torch.as_tensor(found.edges, dtype=torch.float64)
-    stats = Stats(len(edges) - 1, found.n_rejected, evaluations, refreshed)
+    """Turn a finished or failed solve into a Solution, or raise; a failed one puts the snapshot back."""
     states = result.states
-    status = found.status
-    if status is Status.OK and not bool(torch.isfinite(states).all()):
-        status = Status.NON_FINITE
-    if status is not Status.OK:
+    if found.status is Status.OK and not traced(states) and not bool(torch.isfinite(states).all()):
+        found.status = Status.NON_FINITE
+    edges = torch.as_tensor(found.edges, dtype=torch.float64)
+    if found.status is not Status.OK:
+        if snapshot is not None:
+            snapshot.restore()
         if throw:
-            raise SolverError(status, float(edges[-1].min()), t_end, stats)
-        reached = times.detach() <= edges[-1].to(times.device)
+            raise _failure(found, times, refreshed)
+        reached = times.detach().to(torch.float64) <= edges[-1].to(times.device)
         shaped = reached.reshape(*reached.shape, *[1] * (states.ndim - reached.ndim))
         states = torch.where(shaped, states, torch.full_like(states, float("nan")))
-    return Solution(states, status, stats, edges, result.norms)
+    return Solution(states, found.status, _stats(found, refreshed), edges, result.norms)
+
+
+def _failure(found: Search, times: Tensor, refreshed: int = 0) -> SolverError:
+    reached = torch.as_tensor(found.edges, dtype=torch.float64)[-1]
+    return SolverError(found.status, float(reached.min()), float(times.detach().max()), _stats(found, refreshed))
+
+
+def _stats(found: Search, refreshed: int) -> Stats:
+    return Stats(len(found.edges) - 1, found.n_rejected, found.n_evaluations, refreshed)
 
 
 def check_times(times: Tensor | Sequence[float], y0: Tensor, t0: float) -> Tensor:
     """The times as a tensor of shape (S,) or (S, B) on the device of y0, checked against it."""
     if not isinstance(y0, torch.Tensor) or not y0.is_floating_point():
         got = y0.dtype if isinstance(y0, torch.Tensor) else type(y0).__name__
-        raise InputError(f"y0 must be a floating-point tensor, not {got}")
+        raise InputError(f"y0 must be a floating-point tensor, not {got}; convert it, for example with y0.float()")
     if not isinstance(times, torch.Tensor):
         times = torch.as_tensor(times, dtype=torch.float64)
     if not times.is_floating_point():
@@ -292,7 +306,7 @@ def check_times(times: Tensor | Sequence[float], y0: Tensor, t0: float) -> Tenso
         raise InputError(f"times must have shape (S,) or (S, B) with S >= 1, not {tuple(times.shape)}")
     if times.ndim == 2 and (y0.ndim == 0 or times.shape[1] != y0.shape[0]):
         raise InputError(f"times of shape {tuple(times.shape)} need y0 with a batch of {times.shape[1]}, not {tuple(y0.shape)}")
-    if _traced(times):
+    if traced(times):
         return times
     values = times.detach()
     if not bool(torch.isfinite(values).all()):
@@ -302,43 +316,50 @@ def check_times(times: Tensor | Sequence[float], y0: Tensor, t0: float) -> Tenso
     return times
 
 
-def _check_grid(grid: Tensor | Sequence[float], times: Tensor, t0: float) -> Edges:
+def _check_grid(grid: Tensor | Sequence[float], times: Tensor, t0: float, y0: Tensor) -> Edges:
     """Floats where the values may be read, the tensor itself where they must not (compiled, or on a device)."""
-    if isinstance(grid, torch.Tensor):
-        if grid.ndim not in (1, 2) or grid.shape[0] < 2:
-            raise InputError(f"grid must hold at least two edges, (n+1,) or (n+1, B), not shape {tuple(grid.shape)}")
-        if torch.compiler.is_compiling() or _traced(grid) or _traced(times) or grid.device.type != "cpu":
-            return grid
-        values = grid.detach().to(torch.float64)
-    else:
-        values = torch.tensor(list(grid), dtype=torch.float64)
-        if values.ndim != 1 or len(values) < 2:
-            raise InputError("grid must hold at least two edges")
-        if _traced(times):
-            return values.tolist()
-    if values.ndim == 1 and bool((values.diff() <= 0).any()):
-        raise InputError("grid edges must increase strictly")
-    if bool((values.diff(dim=0) < 0).any()):
-        raise InputError("grid edges must not decrease")
-    if not bool((values[0] == t0).all()):
-        raise InputError(f"the grid starts at {float(values[0].min()):.6g}, not at t0 = {t0}")
-    latest = times.detach().to(torch.float64).cpu()
-    end = values[-1]
-    if bool((latest > end + 1e-9 * end.abs()).any()):
-        raise InputError(f"the largest time {float(latest.max()):.6g} lies beyond the end of the grid, {float(end.min()):.6g}")
-    return values.tolist() if values.ndim == 1 else values
+    if not isinstance(grid, torch.Tensor) and traced(times):
+        return list(grid)
+    edges = torch.as_tensor(grid, dtype=torch.float64).detach()
+    if edges.ndim not in (1, 2) or edges.shape[0] < 2:
+        raise InputError(f"grid must hold at least two edges, (n+1,) or (n+1, B), not shape {tuple(edges.shape)}")
+    if edges.ndim == 2 and (y0.ndim == 0 or edges.shape[1] != y0.shape[0]):
+        raise InputError(f"a grid of shape {tuple(edges.shape)} needs y0 with a batch of {edges.shape[1]}, not {tuple(y0.shape)}")
+    if traced(edges) or traced(times) or edges.device.type != "cpu":
+        return edges
+    edges, steps = edges.clone(), edges.diff(dim=0)
+    if not bool((steps > 0).all() if edges.ndim == 1 else (steps >= 0).all()):
+        raise InputError("grid edges must increase: (n+1,) strictly, (n+1, B) without decreasing, and without NaN")
+    if not bool((edges[0] == t0).all()):
+        raise InputError(f"the grid starts at {float(edges[0].min()):.6g}, not at t0 = {t0}")
+    latest = times.detach().to(device="cpu", dtype=torch.float64).max(dim=0).values
+    if edges.ndim == 1:
+        latest = latest.max()
+    if bool((latest > edges[-1] + 1e-9 * edges[-1].abs()).any()):
+        raise InputError(
+            f"the largest time {float(latest.max()):.6g} lies beyond the end of the grid, {float(edges[-1].min()):.6g}; "
+            "add edges up to it"
+        )
+    edges[-1] = torch.maximum(edges[-1], latest)  # times beyond the end by rounding alone belong to the last step
+    return edges.tolist() if edges.ndim == 1 else edges
 
 
 def _refuse_batch_statistics(f: Field) -> None:
-    if isinstance(f, nn.Module):
-        for name, module in f.named_modules():
+    root = f if isinstance(f, nn.Module) else getattr(f, "__self__", None)  # the module itself, or a method of one
+    if isinstance(root, nn.Module):
+        for name, module in root.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
                 raise InputError(
-                    f"per-sample step control cannot be used with BatchNorm in train mode ({name or 'the field'}): its statistics "
-                    "couple the samples, so no sample has steps of its own; use control='batch', LayerNorm or GroupNorm"
+                    f"per-sample step control cannot be used with BatchNorm in train mode ({name or 'the field'}): its "
+                    "statistics couple the samples, so no sample has steps of its own; use control='batch', LayerNorm or "
+                    "GroupNorm"
                 )
 
 
-def _traced(x: Tensor) -> bool:
-    """Whether the values of x must not be read: under torch.compile, export or a function transform."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
+def _batched(x: Tensor) -> bool:
+    """Whether torch.func.vmap hides the values of x, also under other transforms."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        if torch._C._functorch.is_batchedtensor(x):
+            return True
+        x = torch._C._functorch.get_unwrapped(x)
+    return False

@@ -42,7 +42,8 @@ class Stats:
     Attributes:
         n_accepted: Steps of the trajectory that the states come from.
         n_rejected: Trial steps thrown away by the step control.
-        n_evaluations: Calls of the field in all, grid search and replay together.
+        n_evaluations: Calls of the field in all, grid search and replay together; not those of a backward pass that
+            evaluates each step again.
         n_refreshed: How often a kept grid failed its check in this call and was searched anew.
     """
 

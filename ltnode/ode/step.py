@@ -48,7 +48,7 @@ def add_stages(y: Tensor, h: Time, weights: Sequence[float], stages: Sequence[Te
         for w, k in terms:
             y = torch.add(y, k, alpha=h * w)
         return y
-    return y + expand_like(h, y) * weighted_sum(terms)
+    return y + (expand_like(h, y) * weighted_sum(terms)).to(y.dtype) if terms else y
 
 
 def weighted_sum(terms: Sequence[tuple[float, Tensor]]) -> Tensor:
@@ -61,12 +61,9 @@ def weighted_sum(terms: Sequence[tuple[float, Tensor]]) -> Tensor:
 
 
 def expand_like(h: Tensor, y: Tensor) -> Tensor:
-    """A 0-dim or per-sample (B,) time, in the state's time dtype and ready to multiply the state."""
+    """A 0-dim or per-sample (B,) time, in the state's time dtype and shaped to multiply the state."""
     h = h.to(device=y.device, dtype=time_dtype(y.dtype))
-    if h.ndim == 0:
-        return h
-    # A per-sample factor is a full tensor, so it would promote a bf16 state to float32.
-    return h.to(y.dtype).reshape(-1, *[1] * (y.ndim - 1))
+    return h if h.ndim == 0 else h.reshape(-1, *[1] * (y.ndim - 1))
 
 
 def take_step(f: Field, tableau: ButcherTableau, t: Time, h: Time, y: Tensor, k_first: Tensor | None) -> Step:

@@ -6,6 +6,8 @@ error is checked per sample, and only the samples that fail are solved again on 
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 
 from ltnode.errors import InputError
@@ -16,7 +18,6 @@ from ltnode.ode.status import SolverError, Stats, Status
 from ltnode.ode.step import Field
 from ltnode.ode.tableau import get_tableau
 from ltnode.typing import Float, Tensor
-import itertools
 
 _MAX_HALVINGS = 5
 _PASSING_SHARE = 0.95
