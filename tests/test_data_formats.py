@@ -63,7 +63,7 @@ def test_an_idx_file_cut_anywhere_is_refused(tmp_path_factory: pytest.TempPathFa
         (b"", "begins with nothing"),
         (idx(np.zeros((2, 3), np.uint8)) + b"\0", "announces 6 values .* it has more"),
         (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", "begins with 00 00 0d 01"),  # floats
-        (b"\0\0\x08\x04" + b"\xff" * 16, "announces 340282366604025813406317257057592410625 values"),
+        (b"\0\0\x08\x04" + b"\xff" * 16, f"announces {(2**32 - 1) ** 4} values"),
     ],
 )
 def test_a_foreign_idx_file_is_refused(tmp_path: Path, data: bytes, why: str) -> None:

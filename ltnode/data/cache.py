@@ -72,6 +72,7 @@ def write_cache(folder: Path, train: RawSplit, test: RawSplit, *, checksums: dic
         DataError: it could not be written (disk full, no permission); what was there before is unchanged.
     """
     arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
+    before = set(folder.glob("*.npy"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         entries = {key: _write_array(folder, key, array) for key, array in arrays.items()}
@@ -79,6 +80,8 @@ def write_cache(folder: Path, train: RawSplit, test: RawSplit, *, checksums: dic
         _write_whole(folder / _META, lambda stream: stream.write(json.dumps(meta, indent=1).encode()))
         _remove_leftovers(folder, keep={entry["file"] for entry in entries.values()})
     except OSError as error:
+        for path in set(folder.glob("*.npy")) - before:
+            path.unlink(missing_ok=True)
         raise DataError(
             f"could not write to {folder} ({error}); nothing was changed. Free some space, or choose another folder "
             "with LTNODE_DATA"

@@ -147,7 +147,7 @@ class Dataset:
             train, test = hold_out(train, test_fraction, seed)
         else:
             test = Split(_inputs("x_test", x_test, dtype), _targets("y_test", y_test, task, dtype))
-        if task == "classification" and n_classes is None and len(train):
+        if task == "classification" and n_classes is None:
             n_classes = max(1, int(train.y.max()) + 1)
         return cls(
             name=name,
@@ -156,7 +156,7 @@ class Dataset:
             test=test,
             n_classes=n_classes,
             class_names=class_names,
-            normalise=Normalisation.fitted(train.x) if standardise and len(train) else None,
+            normalise=Normalisation.fitted(train.x) if standardise else None,
             augment=augment,
             checksums=checksums(train, test),
         )
@@ -292,6 +292,8 @@ def _tensor(what: str, value: Any) -> Tensor:
 
 def _inputs(what: str, value: Any, dtype: torch.dtype) -> Tensor:
     x = _tensor(what, value)
+    if x.numel() == 0:
+        raise InputError(f"{what} holds no data, it is {_describe(x)}")
     if x.ndim == 1:
         raise InputError(f"{what} has shape {tuple(x.shape)}; vectors need (N, D): use x.reshape(-1, 1) for one feature")
     if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
