@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Real
 
 import torch
 from torch import nn
@@ -101,7 +102,6 @@ def negative_elbo(
         kl_weight: kappa.
         width: Length of the window.
     """
-    samples = log_likelihood.shape[0]
     if log_q is None:
         expected = log_likelihood.mean()
     else:
@@ -111,7 +111,6 @@ def negative_elbo(
         expected = (weights * log_likelihood).sum(dim=0).mean()
     divergence = torch.zeros_like(expected) if kl is None else kl.mean().to(expected.dtype)
     loss = -expected + kl_weight * divergence
-    assert samples == times.shape[0]
     return LossParts(loss, expected.detach(), divergence.detach(), kl_weight, times.detach())
 
 
@@ -126,7 +125,7 @@ def resolve_kl_weight(kl_weight: float | str, n_data: int | None, per_input: boo
         if n_data is None:
             raise InputError("kl_weight='elbo' needs n_data, the number of training points: the literal weight is 1/N")
         return 1.0 / n_data
-    if isinstance(kl_weight, str) or not (math.isfinite(kl_weight) and kl_weight >= 0):
+    if isinstance(kl_weight, bool) or not isinstance(kl_weight, Real) or not (math.isfinite(kl_weight) and kl_weight >= 0):
         raise InputError(f"kl_weight must be a number >= 0 or 'elbo', not {kl_weight!r}")
     return float(kl_weight)
 
@@ -161,8 +160,8 @@ class Gaussian(Likelihood):
 
     def __init__(self, noise_std: float = 1.0, learn: bool = True) -> None:
         super().__init__()
-        if not noise_std > 0:
-            raise InputError(f"noise_std = {noise_std} is impossible: a standard deviation is positive")
+        if not 0 < noise_std < math.inf:
+            raise InputError(f"noise_std = {noise_std} is impossible: a standard deviation is positive and finite")
         value = torch.tensor(math.log(noise_std))
         if learn:
             self.log_std = nn.Parameter(value)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from inspect import Parameter, signature
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from ltnode.endtime import AmortizedGammaTime, EndTime, FixedTime, GammaMixtureTime, GammaTime, UniformTime
+from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import images, vectors
 from ltnode.models.contract import Model, Task
@@ -35,11 +37,21 @@ class InputSpec:
         """Inputs are (C, H, W)."""
         return len(self.shape) == 3
 
+    @property
+    def n_outputs(self) -> int:
+        """Width of the head: one logit per class, or one mean."""
+        return self.n_classes if self.task == "classification" and self.n_classes else 1
+
     def __post_init__(self) -> None:
-        if len(self.shape) not in (1, 3) or min(self.shape) < 1:
-            raise InputError(f"inputs must be vectors (D,) or images (C, H, W), not {self.shape}")
+        shape = self.shape
+        if not isinstance(shape, tuple) or len(shape) not in (1, 3) or not all(isinstance(n, int) and n >= 1 for n in shape):
+            raise InputError(f"inputs must be vectors of shape (D,) or images (C, H, W), given as a tuple, not {shape!r}")
+        if self.task not in get_args(Task):
+            raise InputError(unknown_name("task", self.task, get_args(Task)))
         if self.task == "classification" and (self.n_classes is None or self.n_classes < 2):
             raise InputError(f"classification needs n_classes >= 2, not {self.n_classes}")
+        if self.task == "regression" and self.n_classes is not None:
+            raise InputError(f"regression has no classes, so n_classes must be None, not {self.n_classes}")
 
 
 DATA: Mapping[str, InputSpec] = {
@@ -64,11 +76,10 @@ class Parts:
 
 
 def _vector_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> Parts:
-    outputs = spec.n_classes or 1
     return Parts(
         stem=nn.Sequential(nn.Linear(spec.shape[0], width), nn.Tanh(), nn.Linear(width, width)),
         field=vectors.TimeMLP(width + augment, (width, width)),
-        head=nn.Linear(width + augment, outputs),
+        head=nn.Linear(width + augment, spec.n_outputs),
         encoder=vectors.mlp([spec.shape[0], width, 2]) if amortized else None,
     )
 
@@ -87,11 +98,10 @@ def _image_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> 
     channels, height, breadth = spec.shape
     if min(height, breadth) < 8:
         raise InputError(f"images must be at least 8x8 for the down-sampling block, not {height}x{breadth}")
-    assert spec.n_classes is not None
     parts = Parts(
         images.down_sampling(channels, width),
         images.ConvField(width + augment),
-        images.classifier(spec.n_classes, width + augment),
+        images.classifier(spec.n_outputs, width + augment),
         images.encoder(channels, width) if amortized else None,
     )
     for part in (parts.stem, parts.field, parts.head, parts.encoder):
@@ -112,7 +122,8 @@ def _end_time(name: str, preset: Preset, encoder: nn.Module | None) -> EndTime:
         case "lt-node-mixture":
             return GammaMixtureTime(prior=PRIOR, window=WINDOW, truncate=truncate)
         case "alt-node":
-            assert encoder is not None
+            if encoder is None:
+                raise InputError("alt-node needs an inference network: give parts an encoder that maps x to (B, 2)")
             return AmortizedGammaTime(encoder, prior=PRIOR, window=WINDOW, truncate=truncate)
         case _:
             raise AssertionError(name)
@@ -143,6 +154,7 @@ def _build_latent_time(
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> LatentTimeODE:
     amortized = name == "alt-node"
+    width = width if width is None else checked_count("width", width)
     if parts is None:
         if spec.is_image:
             parts = _image_parts(spec, width or 64, amortized, augment)
@@ -161,7 +173,7 @@ def _build_latent_time(
         parts.stem,
         parts.field,
         parts.head,
-        end_time or _end_time(name, preset, parts.encoder),
+        _end_time(name, preset, parts.encoder) if end_time is None else end_time,
         spec.task,
         likelihood=likelihood,
         solver=_override(base_solver, solver),
@@ -174,8 +186,11 @@ def _override(base: Any, change: Any) -> Any:
     """The options with some fields changed by a mapping, or replaced whole."""
     if change is None:
         return base
-    if not isinstance(change, Mapping):
+    if isinstance(change, type(base)):
         return change
+    if not isinstance(change, Mapping):
+        fields = ", ".join(base.__dataclass_fields__)
+        raise InputError(f"expected {type(base).__name__}(...) or a mapping of its fields ({fields}), not {change!r}")
     valid = base.__dataclass_fields__
     for key in change:
         if key not in valid:
@@ -215,11 +230,15 @@ def build(
         **options: ``width``, ``augment``, ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
             ``end_time``.
     """
-    if model not in MODELS:
+    if not isinstance(model, str) or model not in MODELS:
         raise InputError(unknown_name("model", model, MODELS))
     if preset not in PRESETS:
         raise InputError(unknown_name("preset", preset, PRESETS))
     spec = input_spec(data)
+    valid = [name for name, p in signature(MODELS[model]).parameters.items() if p.kind is Parameter.KEYWORD_ONLY]
+    for key in options:
+        if key not in valid:
+            raise InputError(unknown_name(f"option of {model}", key, valid))
     if seed is None:
         built = MODELS[model](model, spec, preset, **options)
     else:

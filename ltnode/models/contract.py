@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
-from ltnode.errors import InputError
+from ltnode.errors import InputError, LTNodeError
 from ltnode.models.prediction import Prediction
 from ltnode.objective import LossParts
 from ltnode.typing import Tensor
@@ -76,28 +76,57 @@ class Model(nn.Module, ABC):
     def load_solver_state(self, state: dict[str, Any]) -> None:
         """Put back what `solver_state` gave."""
 
-    def check_targets(self, x: Tensor, y: Tensor, n_outputs: int | None = None) -> None:
-        """Targets must fit the batch and the task; values are checked on the CPU only, where reading them costs nothing."""
-        if y.shape[0] != x.shape[0]:
-            raise InputError(f"x has {x.shape[0]} samples but y has {y.shape[0]}")
+    def check_targets(self, x: Tensor, y: Tensor) -> None:
+        """Targets must fit the batch and the task; values are read on the CPU only, where it costs nothing."""
+        if not isinstance(y, torch.Tensor):
+            raise InputError(f"y must be a tensor, not {type(y).__name__}; torch.as_tensor(y) makes one")
+        if y.ndim == 0 or y.shape[0] != x.shape[0]:
+            raise InputError(f"y must hold one target per input: x has {x.shape[0]} samples, y has shape {tuple(y.shape)}")
         if self.task == "regression":
             if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1) or not y.is_floating_point():
                 raise InputError(f"regression targets must be floats of shape (B,) or (B, 1), not {y.dtype} {tuple(y.shape)}")
+            if _readable(y) and not bool(torch.isfinite(y).all()):
+                raise InputError(f"y holds {_count_non_finite(y)}; drop those points or impute the targets first")
+        elif y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
+            raise InputError(f"class labels must be integers of shape (B,), not {y.dtype} {tuple(y.shape)}; try y.long()")
+
+    def check_labels(self, y: Tensor, n_classes: int) -> None:
+        """Class labels must lie in 0..n_classes - 1; nothing to check for regression, or where values must not be read."""
+        if self.task == "regression" or not _readable(y):
             return
-        if y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
-            raise InputError(f"class labels must be integers of shape (B,), not {y.dtype} {tuple(y.shape)}")
-        if n_outputs is not None and y.device.type == "cpu" and len(y):
-            low, high = int(y.min()), int(y.max())
-            if low < 0 or high >= n_outputs:
-                raise InputError(f"labels must lie in 0..{n_outputs - 1} for {n_outputs} classes, found {low}..{high}")
+        low, high = int(y.min()), int(y.max())
+        if low < 0 or high >= n_classes:
+            raise InputError(f"labels must lie in 0..{n_classes - 1} for {n_classes} classes, found {low}..{high}")
 
 
 def check_input(x: Tensor) -> None:
-    """Inputs must be finite floating-point batches; values are checked on the CPU only."""
+    """Inputs must be finite floating-point batches; values are read on the CPU only."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
         raise InputError(f"x must be a floating-point tensor (normalise uint8 images first), not {got}")
     if x.ndim < 2 or x.shape[0] == 0:
         raise InputError(f"x must be a batch of shape (B, ...) with B >= 1 and at least one feature axis, not {tuple(x.shape)}")
-    if x.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(torch.isfinite(x).all()):
-        raise InputError("x holds NaN or inf; clean or impute the data first")
+    if _readable(x) and not bool(torch.isfinite(x).all()):
+        raise InputError(f"x holds {_count_non_finite(x)}; clean or impute the data first")
+
+
+def apply_part(name: str, part: nn.Module, batch: Tensor) -> Tensor:
+    """``part(batch)``; where torch refuses, an error that says which part met what."""
+    try:
+        return part(batch)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, LTNodeError | torch.OutOfMemoryError):
+            raise
+        weights = ", ".join(sorted({str(p.dtype) for p in part.parameters()})) or "none"
+        raise InputError(
+            f"the {name} does not take a batch of shape {tuple(batch.shape)} and {batch.dtype} (its weights: {weights}): "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+def _readable(x: Tensor) -> bool:
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _count_non_finite(x: Tensor) -> str:
+    return f"NaN or inf in {int((~torch.isfinite(x)).sum())} of {x.numel()} places"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -12,11 +13,12 @@ from torch import nn
 
 from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
-from ltnode.errors import InputError
-from ltnode.models.contract import Draw, Model, Steps, Task, check_input
+from ltnode.endtime.checks import checked_count
+from ltnode.errors import InputError, unknown_name
+from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
 from ltnode.models.prediction import Prediction
 from ltnode.objective import Categorical, Gaussian, Likelihood, MeanSquare, Weighting, negative_elbo, resolve_kl_weight
-from ltnode.ode import KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
+from ltnode.ode import TABLEAUS, KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
 from ltnode.typing import Float, Tensor
 
 _CALIBRATION_SAMPLES = 512
@@ -45,6 +47,20 @@ class SolverOptions:
     clip_last: bool = True
     max_steps: int = 5000
 
+    def __post_init__(self) -> None:
+        adaptive = [name for name, tableau in TABLEAUS.items() if tableau.adaptive]
+        if self.method not in adaptive:
+            raise InputError(unknown_name("adaptive method", self.method, adaptive))
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0.0 < value < math.inf:
+                raise InputError(
+                    f"{name} = {value!r} is impossible: a tolerance is positive and finite, for example 1e-2 or 1e-6"
+                )
+        if self.training not in ("kept", "adaptive"):
+            raise InputError(unknown_name("way to solve in training", self.training, ("kept", "adaptive")))
+        checked_count("max_steps", self.max_steps)
+
 
 @dataclass(frozen=True)
 class ObjectiveOptions:
@@ -66,8 +82,9 @@ class ObjectiveOptions:
         Weighting.parse(self.weighting)
         if self.kl_weight != "elbo":
             resolve_kl_weight(self.kl_weight, 1, True)
-        if self.samples < 1:
-            raise InputError(f"samples = {self.samples} is impossible: a training step needs at least one end-time")
+        checked_count("samples", self.samples)
+        if self.scheme not in ("iid", "grid"):
+            raise InputError(unknown_name("scheme of training times", self.scheme, ("iid", "grid")))
 
 
 class LatentTimeODE(Model):
@@ -109,8 +126,10 @@ class LatentTimeODE(Model):
                 f"end_time must be an end-time distribution such as ltnode.GammaTime(), not {type(end_time).__name__}; "
                 "for a plain number use ltnode.FixedTime(t)"
             )
-        if augment < 0:
-            raise InputError(f"augment = {augment} is impossible: a number of channels")
+        if likelihood is not None and not isinstance(likelihood, Likelihood):
+            raise InputError(f"likelihood must be an ltnode.objective.Likelihood, not {type(likelihood).__name__}")
+        if augment != 0:
+            checked_count("augment", augment)
         self.stem, self.field, self.head, self.end_time = stem, field, head, end_time
         self.likelihood = likelihood or (Categorical() if task == "classification" else Gaussian())
         self.solver = solver or SolverOptions()
@@ -128,7 +147,7 @@ class LatentTimeODE(Model):
 
     def initial_state(self, x: Tensor) -> Tensor:
         """h(0), with the augmented channels."""
-        h = self.stem(x)
+        h = apply_part("stem", self.stem, x)
         if self.augment:
             shape = (h.shape[0], self.augment, *h.shape[2:])
             h = torch.cat([h, h.new_zeros(shape)], dim=1)
@@ -137,7 +156,7 @@ class LatentTimeODE(Model):
     def outputs_at(self, states: Float[Tensor, "S B *state"]) -> Float[Tensor, "S B C"]:
         """The head on all states in one call."""
         samples, batch = states.shape[:2]
-        out = self.head(states.reshape(samples * batch, *states.shape[2:]))
+        out = apply_part("head", self.head, states.reshape(samples * batch, *states.shape[2:]))
         if out.ndim != 2 or (self.task == "regression" and out.shape[1] != 1):
             wanted = "(N, 1)" if self.task == "regression" else "(N, classes)"
             raise InputError(f"the head must return {wanted} for N states, not {tuple(out.shape)}")
@@ -173,19 +192,23 @@ class LatentTimeODE(Model):
     # -- training --------------------------------------------------------------------------------------------------------
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """The negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`."""
+        """The negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`.
+
+        Args:
+            x: (B, ...).
+            y: (B,) integer labels, or (B,) or (B, 1) real values.
+            n_data: Number of training points; needed for ``kl_weight="elbo"`` with one T for all inputs.
+            times: End-times from outside, (S,) or (S, B); by default drawn on the window.
+            phase: There is one only.
+        """
         check_input(x)
+        self.check_targets(x, y)
+        n_data = None if n_data is None else checked_count("n_data", n_data)
+        h = self.initial_state(x)
         distribution = self.end_time(x if self.end_time.amortized else None)
-        if times is None:
-            batch = x.shape[0] if self.end_time.amortized else None
-            times = self.end_time.training_times(
-                self.objective.samples, batch=batch, scheme=self.objective.scheme, device=x.device, dtype=x.dtype
-            )
-        times = torch.as_tensor(times, device=x.device)
-        if self.end_time.amortized and times.ndim == 1:
-            times = times[:, None].expand(-1, x.shape[0])
-        outputs = self.outputs_at(self.solve(self.initial_state(x), times).states)
-        self.check_targets(x, y, outputs.shape[-1])
+        times = self._drawn_times(x) if times is None else self._given_times(times, x)
+        outputs = self.outputs_at(self.solve(h, times).states)
+        self.check_labels(y, outputs.shape[-1])
         learnt = self.end_time.learnable
         low, high = self.end_time.window
         parts = negative_elbo(
@@ -197,8 +220,33 @@ class LatentTimeODE(Model):
             resolve_kl_weight(self.objective.kl_weight, n_data, self.end_time.amortized),
             high - low,
         )
-        self.loss_parts = parts
+        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
+        self.loss_parts = replace(parts, loss=parts.loss.detach())
         return parts.loss
+
+    def _drawn_times(self, x: Tensor) -> Tensor:
+        o, batch = self.objective, x.shape[0] if self.end_time.amortized else None
+        return self.end_time.training_times(o.samples, batch=batch, scheme=o.scheme, device=x.device, dtype=x.dtype)
+
+    def _given_times(self, times: Tensor, x: Tensor) -> Tensor:
+        """Times from outside, checked; one column per input where each has its own T."""
+        batch = x.shape[0]
+        times = torch.as_tensor(times, device=x.device, dtype=None if isinstance(times, torch.Tensor) else x.dtype)
+        if times.ndim not in (1, 2) or times.shape[0] == 0 or (times.ndim == 2 and times.shape[1] != batch):
+            raise InputError(
+                f"times must have shape (S,) or (S, {batch}) with S >= 1 for {batch} inputs, not {tuple(times.shape)}"
+            )
+        low, high = self.end_time.window
+        if self.end_time.learnable and self.end_time.truncate and times.device.type == "cpu":
+            inside = ((times >= low) & (times <= high)).any(dim=0)
+            if not bool(inside.all()):
+                raise InputError(
+                    f"none of an input's times lies in the window ({low:g}, {high:g}), outside of which the truncated posterior "
+                    f"has no density; given are {float(times.min()):g} to {float(times.max()):g}"
+                )
+        if self.end_time.amortized and times.ndim == 1:
+            times = times[:, None].expand(-1, batch)
+        return times
 
     def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
         """Weights, and the variational parameters (posterior or inference network)."""
@@ -251,16 +299,15 @@ class LatentTimeODE(Model):
         ``"quantile"`` takes the posterior's quantiles at (s - 1/2)/S: no randomness, and an input's times depend on it alone.
         ``"random"`` draws from the posterior (the paper).
         """
-        if samples < 1:
-            raise InputError(f"samples = {samples} is impossible: at least one end-time is needed")
+        samples = checked_count("samples", samples)
         distribution = self.end_time(x if self.end_time.amortized else None)
         if draw == "quantile":
-            u = (torch.arange(samples, device=x.device, dtype=x.dtype) + 0.5) / samples
+            u = (torch.arange(samples, device=x.device, dtype=torch.float64) + 0.5) / samples
             return distribution.quantile(u).detach()
         if draw == "random":
             generator = torch.Generator(device=x.device).manual_seed(seed)
             return distribution.sample(samples, generator=generator).detach()
-        raise InputError(f"draw must be 'quantile' or 'random', not {draw!r}")
+        raise InputError(unknown_name("draw", draw, ("quantile", "random")))
 
     def predict(
         self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
@@ -276,11 +323,14 @@ class LatentTimeODE(Model):
                 alone; ``"adaptive"``: steps by the batch norm (the paper).
         """
         check_input(x)
+        if steps not in ("stored", "adaptive"):
+            raise InputError(unknown_name("kind of steps", steps, ("stored", "adaptive")))
         with torch.no_grad(), self._evaluating():
+            h = self.initial_state(x)
             times = self.prediction_times(x, samples, draw, seed)
             # All members of a fixed end-time are the same one.
             distinct = times[:1] if isinstance(self.end_time, FixedTime) else times
-            solution = self.solve(self.initial_state(x), distinct, steps)
+            solution = self.solve(h, distinct, steps)
             outputs = self.outputs_at(solution.states).expand(samples, -1, -1)
         noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian | MeanSquare) else None
         return Prediction(self.task, outputs, times, solution.stats, noise)
