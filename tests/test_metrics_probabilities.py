@@ -158,7 +158,7 @@ def test_uncertainty_splits_into_two_non_negative_parts(first, second):
     torch.testing.assert_close(split.total, metrics.entropy(members.mean(0)), atol=EXACT, rtol=0)
     assert bool((split.epistemic >= 0).all())
     agreeing = metrics.uncertainty_split(members[:1].expand(3, -1, -1))
-    assert agreeing.epistemic.max() < EXACT
+    assert 0 <= agreeing.epistemic.min() <= agreeing.epistemic.max() < EXACT
 
 
 def test_certain_members_that_disagree_are_purely_epistemic():

@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ PAPER_ROTATIONS = tuple(range(0, 181, 15))
 """The 13 angles of the paper's rotation protocol, in degrees."""
 
 # Images at a time: bounds the float64 copies of a rotation, and fixes which noise belongs to which image.
-_ROTATION_BLOCK = 1024
+_ROTATION_BLOCK = 128
 _CORRUPTION_BLOCK = 256
 
 
@@ -52,14 +52,13 @@ def rotate(images: Num[Tensor, "N C H W"], degrees: int | float) -> Num[Tensor, 
     return torch.cat([source.interpolate(block) for block in torch.split(images, _ROTATION_BLOCK)])
 
 
-@dataclass(frozen=True)
-class _SourceGrid:
-    """Where each output pixel comes from: (H, W) indices of its neighbours, weights, and whether it is inside."""
+class _SourceGrid(NamedTuple):
+    """Where each of the P = H W output pixels comes from; every field has shape (P,) or (P, 1)."""
 
-    left: Tensor
-    right: Tensor
-    top: Tensor
-    bottom: Tensor
+    top_left: Tensor
+    top_right: Tensor
+    bottom_left: Tensor
+    bottom_right: Tensor
     x_weight: Tensor
     y_weight: Tensor
     inside: Tensor
@@ -75,26 +74,24 @@ class _SourceGrid:
         y_source = -sin * x + cos * y + (-sin * (-width / 2) + cos * (-height / 2) + height / 2)
         inside = (x_source >= 0) & (x_source < width) & (y_source >= 0) & (y_source < height)
         x_floor, y_floor = (x_source - 0.5).floor(), (y_source - 0.5).floor()
-        return cls(
-            left=x_floor.long().clamp(0, width - 1),
-            right=(x_floor.long() + 1).clamp(0, width - 1),
-            top=y_floor.long().clamp(0, height - 1),
-            bottom=(y_floor.long() + 1).clamp(0, height - 1),
-            x_weight=x_source - 0.5 - x_floor,
-            y_weight=y_source - 0.5 - y_floor,
-            inside=inside,
-        )
+        left, right = ((x_floor.long() + step).clamp(0, width - 1) for step in (0, 1))
+        top, bottom = ((y_floor.long() + step).clamp(0, height - 1) * width for step in (0, 1))
+        corners = (row + column for row in (top, bottom) for column in (left, right))
+        weights = (x_source - 0.5 - x_floor, y_source - 0.5 - y_floor, inside)
+        return cls(*(corner.flatten() for corner in corners), *(weight.reshape(-1, 1) for weight in weights))
 
     def interpolate(self, images: Tensor) -> Tensor:
-        wide = images.double()
+        # Pixels first: a gather then copies whole rows, which is several times faster than picking single elements.
+        pixels = images.flatten(2).permute(2, 0, 1).reshape(self.inside.shape[0], -1)
 
-        def along_row(row: Tensor) -> Tensor:
-            left = wide[..., row, self.left]
-            return left + (wide[..., row, self.right] - left) * self.x_weight
+        def between(left: Tensor, right: Tensor) -> Tensor:
+            start = pixels.index_select(0, left).double()
+            return start + (pixels.index_select(0, right).double() - start) * self.x_weight
 
-        upper = along_row(self.top)
-        value = upper + (along_row(self.bottom) - upper) * self.y_weight
-        return torch.where(self.inside, value, 0.0).to(images.dtype)
+        upper = between(self.top_left, self.top_right)
+        value = upper + (between(self.bottom_left, self.bottom_right) - upper) * self.y_weight
+        value = torch.where(self.inside, value, 0.0).to(images.dtype)
+        return value.reshape(-1, *images.shape[:2]).permute(1, 2, 0).reshape(images.shape)
 
 
 @dataclass(frozen=True)
@@ -124,15 +121,10 @@ def _gaussian_blur(images: Tensor, level: float, _: torch.Generator) -> Tensor:
     offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * (offsets / level).square())
     taps = (weights / weights.sum()).tolist()
-    for dim in (-2, -1):
-        size = images.shape[dim]
-        centre = torch.arange(size, device=images.device)
-        shifted = ((centre + offset).clamp(0, size - 1) for offset in range(-radius, radius + 1))
-        images = sum(
-            (tap * images.index_select(dim, index) for tap, index in zip(taps, shifted, strict=True)),
-            start=torch.zeros_like(images),
-        )
-    return images
+    height, width = images.shape[-2:]
+    padded = torch.nn.functional.pad(images, (radius, radius, radius, radius), mode="replicate")
+    rows = sum((tap * padded.narrow(-2, i, height) for i, tap in enumerate(taps)), start=torch.zeros(()))
+    return sum((tap * rows.narrow(-1, i, width) for i, tap in enumerate(taps)), start=torch.zeros(()))
 
 
 def _contrast(images: Tensor, level: float, _: torch.Generator) -> Tensor:
