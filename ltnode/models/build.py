@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, signature
@@ -76,8 +77,13 @@ class Parts:
 
 
 def _vector_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> Parts:
+    # A linear lift leaves the non-linear work to the ODE: members at different end-times are then different functions
+    # wherever no data ties them together.
+    stem = nn.Linear(spec.shape[0], width)
+    nn.init.normal_(stem.weight, std=2 / math.sqrt(spec.shape[0]))
+    nn.init.uniform_(stem.bias, -2.0, 2.0)
     return Parts(
-        stem=nn.Sequential(nn.Linear(spec.shape[0], width), nn.Tanh(), nn.Linear(width, width)),
+        stem=stem,
         field=vectors.TimeMLP(width + augment, (width, width)),
         head=nn.Linear(width + augment, spec.n_outputs),
         encoder=vectors.mlp([spec.shape[0], width, 2]) if amortized else None,
