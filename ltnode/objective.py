@@ -86,7 +86,7 @@ def negative_elbo(
     log_likelihood: Float[Tensor, "S B"],
     times: Float[Tensor, "S *batch"],
     log_q: Float[Tensor, "S *batch"] | None,
-    kl: Float[Tensor, "*batch"] | None,
+    kl: Float[Tensor, "*inputs"] | None,
     weighting: Weighting,
     kl_weight: float,
     width: float,

@@ -204,12 +204,13 @@ class LatentTimeODE(Model):
         check_input(x)
         self.check_targets(x, y)
         n_data = None if n_data is None else checked_count("n_data", n_data)
-        h = self.initial_state(x)
-        distribution = self.end_time(x if self.end_time.amortized else None)
+        amortized, learnt = self.end_time.amortized, self.end_time.learnable
+        kl_weight = resolve_kl_weight(self.objective.kl_weight, n_data, amortized) if learnt else 0.0
         times = self._drawn_times(x) if times is None else self._given_times(times, x)
+        h = self.initial_state(x)
+        distribution = self.end_time(x if amortized else None)
         outputs = self.outputs_at(self.solve(h, times).states)
         self.check_labels(y, outputs.shape[-1])
-        learnt = self.end_time.learnable
         low, high = self.end_time.window
         parts = negative_elbo(
             self.likelihood.log_prob(outputs, y),
@@ -217,7 +218,7 @@ class LatentTimeODE(Model):
             distribution.log_prob(times.to(x.dtype)) if learnt else None,
             distribution.kl() if learnt else None,
             Weighting.parse(self.objective.weighting),
-            resolve_kl_weight(self.objective.kl_weight, n_data, self.end_time.amortized),
+            kl_weight,
             high - low,
         )
         # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
