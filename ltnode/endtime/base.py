@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime.checks import checked_count, checked_number
 from ltnode.endtime.distributions import TimeDistribution, uniform_draws
 from ltnode.errors import InputError, unknown_name
@@ -98,7 +99,7 @@ class EndTime(nn.Module, ABC):
         batch: int | None = None,
         scheme: str = "iid",
         *,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | CounterGenerator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Float[Tensor, "n *batch"]:
@@ -109,7 +110,7 @@ class EndTime(nn.Module, ABC):
             batch: number of inputs B, needed when amortised.
             scheme: "iid" draws Uniform(low, high) as the authors' code does; "grid" draws one time in each of n equal
                 sub-intervals (stratified), which lowers the variance of the gradient.
-            generator: source of randomness.
+            generator: source of randomness; with a `CounterGenerator` a function of (seed, step[, sample index]) alone.
             device: of the result; by default where this module lives.
             dtype: of the result; by default this module's.
 
@@ -131,7 +132,7 @@ class EndTime(nn.Module, ABC):
         return times.clamp_max(self.window[1])
 
     def _window_times(
-        self, shape: tuple[int, ...], scheme: str, generator: torch.Generator | None, device: torch.device
+        self, shape: tuple[int, ...], scheme: str, generator: torch.Generator | CounterGenerator | None, device: torch.device
     ) -> Tensor:
         u = uniform_draws(shape, generator, device)
         if scheme == "grid":

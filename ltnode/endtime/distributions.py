@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime.gamma import gamma_kl, log_time_panels, nodes_between
 from ltnode.errors import InputError
 from ltnode.typing import Float, Tensor
@@ -15,8 +16,10 @@ from ltnode.typing import Float, Tensor
 _INVERSE_STEPS = 7
 
 
-def uniform_draws(shape: tuple[int, ...], generator: torch.Generator | None, device: torch.device) -> Tensor:
+def uniform_draws(shape: tuple[int, ...], generator: torch.Generator | CounterGenerator | None, device: torch.device) -> Tensor:
     """Uniform(0, 1) draws in float64, made where the generator lives so that a CPU seed serves every device."""
+    if isinstance(generator, CounterGenerator):
+        return generator.uniform(shape, device)
     source = device if generator is None else generator.device
     return torch.rand(shape, generator=generator, dtype=torch.float64, device=source).to(device)
 

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 
+from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime.base import EndTime
 from ltnode.endtime.checks import checked_count, checked_number, checked_prior, checked_window
 from ltnode.endtime.distributions import (
@@ -45,7 +46,7 @@ class FixedTime(EndTime):
         return PointDistribution(self.get_buffer("t"))
 
     def _window_times(
-        self, shape: tuple[int, ...], scheme: str, generator: torch.Generator | None, device: torch.device
+        self, shape: tuple[int, ...], scheme: str, generator: torch.Generator | CounterGenerator | None, device: torch.device
     ) -> Tensor:
         return torch.full(shape, self.window[1], dtype=torch.float64, device=device)
 
