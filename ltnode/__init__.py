@@ -18,6 +18,7 @@ from ltnode.endtime import (
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.ode import KeptGrid, Solution, SolverError, Status, odesolve
+from ltnode.training import Run, TrainConfig, TrainingError, fit, load, save, train_preset
 
 __all__ = [
     "AmortizedGammaTime",
@@ -37,14 +38,21 @@ __all__ = [
     "Model",
     "ObjectiveOptions",
     "Prediction",
+    "Run",
     "Solution",
     "SolverError",
     "SolverOptions",
     "Status",
+    "TrainConfig",
+    "TrainingError",
     "UniformTime",
     "__version__",
     "build",
+    "fit",
     "gamma_kl",
+    "load",
     "metrics",
     "odesolve",
+    "save",
+    "train_preset",
 ]

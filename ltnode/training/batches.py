@@ -1,0 +1,179 @@
+"""What training reads: examples resident on the device, in an order that is a function of (seed, epoch)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ltnode.counter_rng import hash_counters
+from ltnode.data import Dataset, Split
+from ltnode.errors import InputError
+from ltnode.models import Model
+from ltnode.training.config import TrainConfig
+from ltnode.typing import Float, Int, Tensor
+
+_ORDER = 1
+"""Keeps the words of the data order apart from those of augmentation and end-times, which hash (seed, ...) too."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One process's share of the examples of one step.
+
+    Attributes:
+        x: (b, ...) augmented and normalised inputs; b may be 0 when there are more processes than examples.
+        y: (b,) targets.
+        indices: (b,) positions in the training set.
+        step: Optimiser steps done before.
+        epoch: Passes over the data done before.
+        share: Fraction of the step's examples, over all processes, that are in this batch.
+    """
+
+    x: Float[Tensor, "b *rest"]
+    y: Tensor
+    indices: Int[Tensor, " b"]
+    step: int
+    epoch: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """The training examples of a run on their device, and the held-out ones.
+
+    Attributes:
+        dataset: Where they come from, with normalisation and augmentation.
+        train: Raw examples on the device.
+        validation: Held-out raw examples on the device; None without a validation split.
+        config: Of the run.
+        dtype: Floating-point type of the model.
+    """
+
+    dataset: Dataset
+    train: Split
+    validation: Split | None
+    config: TrainConfig
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, data: Any, model: Model, config: TrainConfig, device: torch.device) -> TrainingData:
+        """Check the data against the model and move them to the device.
+
+        Args:
+            data: A `Dataset`, or a pair (x, y) of arrays or tensors, which are used as they are.
+            model: That will be trained.
+            config: Its ``limit`` and ``validation_fraction`` choose the examples.
+            device: Where training happens.
+        """
+        dataset = as_dataset(data, model)
+        check_fit(dataset, model)
+        if config.limit is not None:
+            dataset = dataset.subset(min(config.limit, dataset.n_train))
+        validation = None
+        if config.validation_fraction > 0:
+            dataset, held = dataset.with_validation(config.validation_fraction, seed=config.seed)
+            validation = held.to(device)
+        size = config.batch_size
+        if config.drop_last and size is not None and size > dataset.n_train:
+            raise InputError(f"drop_last leaves nothing: batch_size is {size}, but there are {dataset.n_train} training examples")
+        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        return cls(dataset, dataset.train.to(device), validation, config, dtype)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in one pass over the data."""
+        size = self.config.batch_size or len(self.train)
+        whole, rest = divmod(len(self.train), size)
+        return whole if self.config.drop_last else whole + (rest > 0)
+
+    def epoch_order(self, epoch: int) -> Int[Tensor, " n"]:
+        """Order of the examples in an epoch: a permutation by (seed, epoch); as they come when every step takes all."""
+        n = len(self.train)
+        if self.config.batch_size is None or self.config.batch_size >= n:
+            return torch.arange(n)
+        seed = hash_counters(self.config.seed, _ORDER, epoch) >> 1
+        return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+
+    def batches(self, epoch: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """The batches of an epoch from a position on; with several processes, this one's contiguous share of each.
+
+        Args:
+            epoch: Counted from 0.
+            skip: Batches of this epoch that are already done.
+            rank: Of this process.
+            world: Number of processes.
+        """
+        n = len(self.train)
+        size = self.config.batch_size or n
+        order = self.epoch_order(epoch).to(self.train.x.device)
+        everything = size >= n and world == 1
+        for position in range(skip, self.steps_per_epoch):
+            whole = order[position * size : (position + 1) * size]
+            indices = whole.tensor_split(world)[rank]
+            examples = self.train if everything else self.train.select(indices)
+            x = (
+                self.dataset.prepare(examples.x, seed=self.config.seed, epoch=epoch, indices=indices)
+                if len(indices)
+                else examples.x
+            )
+            step = epoch * self.steps_per_epoch + position
+            yield Batch(self._inputs(x), examples.y, indices, step, epoch, len(indices) / len(whole))
+
+    def evaluation_inputs(self, split: Split, limit: int | None = None) -> tuple[Tensor, Tensor]:
+        """The first examples of a split, normalised but not augmented, and their targets."""
+        part = Split(split.x[:limit], split.y[:limit])
+        return self._inputs(self.dataset.prepare(part.x)), part.y
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records about its data, as JSON."""
+        data = self.dataset
+        return {
+            **data.provenance(),
+            "task": data.task,
+            "input_shape": list(data.input_shape),
+            "n_classes": data.n_classes,
+            "class_names": None if data.class_names is None else list(data.class_names),
+            "normalise": None if data.normalise is None else {"mean": list(data.normalise.mean), "std": list(data.normalise.std)},
+            "n_validation": 0 if self.validation is None else len(self.validation),
+        }
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype) if x.is_floating_point() else x
+
+
+def as_dataset(data: Any, model: Model) -> Dataset:
+    """A `Dataset` as it is; a pair (x, y) as a data set without normalisation and without a test split of its own."""
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InputError(f"data must be a Dataset or a pair (x, y), not {type(data).__name__}")
+    x, y = data
+    made = Dataset.from_arrays(x, y, x, y, task=model.task, standardise=False)
+    # The test split only repeats the training split: what is recorded must not claim one.
+    return replace(made, checksums={key: value for key, value in made.checksums.items() if key.startswith("train")})
+
+
+def check_fit(dataset: Dataset, model: Model) -> None:
+    """Data and model must be for the same task and, where the model's shapes are known, for the same shapes.
+
+    Raises:
+        InputError: They are not.
+    """
+    if dataset.task != model.task:
+        raise InputError(f"{dataset.name} is a {dataset.task} problem, but the model is for {model.task}")
+    if model.spec is None:
+        return
+    wanted = model.spec["input"]
+    if list(dataset.input_shape) != list(wanted["shape"]):
+        raise InputError(
+            f"{dataset.name} has inputs of shape {dataset.input_shape}, but the model was built for {tuple(wanted['shape'])}; "
+            "pass the data set itself to ltnode.build(..., data=dataset)"
+        )
+    if dataset.n_classes is not None and wanted["n_classes"] is not None and dataset.n_classes > wanted["n_classes"]:
+        raise InputError(
+            f"{dataset.name} has {dataset.n_classes} classes, but the model was built for {wanted['n_classes']}; "
+            "pass the data set itself to ltnode.build(..., data=dataset)"
+        )

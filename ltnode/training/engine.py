@@ -1,0 +1,364 @@
+"""``ltnode.fit``: the training loop, from the first step or from where it stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ltnode import metrics
+from ltnode.counter_rng import hash_counters
+from ltnode.errors import CheckpointError, ConfigError
+from ltnode.models import Model
+from ltnode.ode import SolverError
+from ltnode.training import checkpoint, saving, tensor_file
+from ltnode.training.batches import TrainingData
+from ltnode.training.config import TrainConfig
+from ltnode.training.distributed import Workers
+from ltnode.training.metrics_log import MetricsLog
+from ltnode.training.presets import train_preset
+from ltnode.training.progress import progress_bar, tensorboard
+from ltnode.training.provenance import provenance
+from ltnode.training.run import Run, RunFolder
+from ltnode.training.status import RunStatus, TrainingError
+from ltnode.training.step import EagerStep, TrainingStep, make_optimizers, product_precision, set_learning_rates
+from ltnode.training.stopping import stop_requests
+from ltnode.typing import Tensor
+
+_LOG = logging.getLogger("ltnode")
+_DESCRIBED = 256
+_FINISHING = 2048
+_VALIDATION_BATCH = 1024
+
+OnLog = Callable[[Mapping[str, Any]], None]
+
+
+def fit(
+    model: Model,
+    data: Any,
+    config: TrainConfig | None = None,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    on_log: OnLog | None = None,
+) -> Run:
+    """Train a model.
+
+    On the CPU the same configuration gives the same numbers, and a run that was interrupted and resumed ends with the same
+    weights, bit for bit, as one that was not. Under ``torchrun`` every batch is shared by the processes.
+
+    Args:
+        model: Trained in place; it is moved to the device of the configuration and left in eval mode.
+        data: A `Dataset`, or a pair (x, y) of arrays or tensors, which are used as they are.
+        config: By default `train_preset` of the model and the data.
+        out: The run folder; None writes nothing.
+        resume: Continue the run in ``out``, or begin it when there is none.
+        on_log: Called with every line of the log.
+
+    Raises:
+        TrainingError: The loss became NaN or infinite, the solve failed, or another process died; ``status`` and the message
+            say what to change. The last checkpoint stays.
+        CheckpointError: ``out`` holds a run (and ``resume`` is False) or something else, is damaged, or cannot be written.
+        ConfigError: The configuration does not fit the model, or not the run that is resumed.
+        InputError: The data do not fit the model.
+    """
+    if config is None:
+        name = model.spec["model"] if model.spec is not None else "lt-node"
+        config = train_preset(name, data if hasattr(data, "task") else _shapes_of(data, model))
+    if resume and out is None:
+        raise ConfigError("resume=True needs out, the folder of the run")
+    device = choose_device(config.device)
+    workers = Workers.start(device)
+    try:
+        with ExitStack() as stack:
+            # The caller's random numbers go on as if nothing had happened.
+            stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+            stack.enter_context(product_precision(config.precision))
+            training = _Training(model, data, config, device, workers, None if out is None else Path(out), on_log)
+            return training.run(resume)
+    finally:
+        workers.stop()
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a configuration; under torchrun each process has its own CUDA device.
+
+    Raises:
+        ConfigError: CUDA is asked for and not there.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device = {name!r}, but this machine has no CUDA device that torch can use; set device = 'cpu'")
+        if device.index is None:
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise ConfigError(f"device = {str(device)!r}, but there are only {torch.cuda.device_count()} CUDA devices")
+        torch.cuda.set_device(device)
+    return device
+
+
+class _Training:
+    """One call of `fit`: its parts, and where it stands."""
+
+    def __init__(
+        self,
+        model: Model,
+        data: Any,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers,
+        out: Path | None,
+        on_log: OnLog | None,
+    ) -> None:
+        self.model, self.config, self.device, self.workers, self.on_log = model, config, device, workers, on_log
+        self.data = TrainingData.of(data, model, config, device)
+        model.to(device).train()
+        workers.same_start(model)
+        self.optimizers = make_optimizers(model, config)
+        self.step_function: TrainingStep = EagerStep(
+            model, self.optimizers, config, len(self.data.train), workers, check=device.type == "cpu"
+        )
+        self.folder = None if out is None else RunFolder(out)
+        self.result = Run(model, config, out)
+        self.log = MetricsLog(device)
+        self.steps = 0
+        self.seconds_before = 0.0
+        self.began = self.saved_at = time.monotonic()
+        self.saved_step = -1
+
+    @property
+    def total_steps(self) -> int:
+        return self.config.epochs * self.data.steps_per_epoch
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.began
+
+    def run(self, resume: bool) -> Run:
+        """Begin or continue, train, finish, and record how it ended."""
+        torch.manual_seed(hash_counters(self.config.seed, self.workers.rank) >> 1)
+        if self._open(resume):
+            return self.result
+        try:
+            with stop_requests(enabled=self.workers.world == 1) as stop:
+                self._train(lambda: stop.signal is not None)
+                if stop.signal is None:
+                    self._finish()
+                else:
+                    self._interrupted()
+        except TrainingError as error:
+            error.run = self.result
+            self._end(error.status, str(error))
+            raise
+        if stop.signal is not None:
+            signal.raise_signal(stop.signal)  # now it does what it would have done at once
+        return self.result
+
+    def _train(self, stopped: Callable[[], bool]) -> None:
+        config, data, workers = self.config, self.data, self.workers
+        first_epoch, done = divmod(self.steps, data.steps_per_epoch)
+        events = self.folder.path / "tensorboard" if self.folder and config.tensorboard and workers.is_writer else None
+        with (
+            progress_bar(self.total_steps, self.steps, workers.is_writer) as advance,
+            tensorboard(events, self.steps) as write_events,
+        ):
+            for epoch in range(first_epoch, config.epochs):
+                set_learning_rates(self.optimizers, config.lr_factor(epoch))
+                for batch in data.batches(epoch, done, workers.rank, workers.world):
+                    if stopped():
+                        return
+                    parts = self.step_function(batch)
+                    self.steps += 1
+                    self.log.add(
+                        parts,
+                        round(len(batch.indices) / batch.share) if batch.share else 0,
+                        getattr(self.model, "solve_stats", None),
+                    )
+                    loss = None
+                    if self._log_is_due():
+                        line = self._write_line(epoch)
+                        write_events(line)
+                        loss = line["loss"]
+                    if self._checkpoint_is_due():
+                        self._save()
+                    advance(self.steps, loss)
+                done = 0
+        self._save()
+
+    def _open(self, resume: bool) -> bool:
+        """Begin or continue the run folder; True when there is nothing left to do."""
+        if self.folder is None:
+            return False
+        folder = self.folder
+        description = {"model": saving.portable_spec(self.model), "data": self.data.describe()}
+        found, complete = self.workers.agree(
+            lambda: (folder.open(description, self.config, resume), folder.status() is RunStatus.COMPLETE)
+        )
+        if complete and self._load_complete():
+            return True
+        if found is None:
+            if resume:
+                _LOG.info("%s holds no checkpoint: training from step 0", folder.path)
+            return False
+        self._restore(found)
+        return False
+
+    def _restore(self, found: checkpoint.Checkpoint) -> None:
+        assert self.folder is not None
+        tensors = found.tensors
+        weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+        checkpoint.restore_model(self.model, weights, self.folder.checkpoints)
+        for phase, optimizer in self.optimizers.items():
+            checkpoint.restore_optimizer(phase, optimizer, tensors)
+        self.model.load_solver_state(found.state["solver"])
+        self.steps = self.saved_step = found.step
+        if self.workers.is_writer:
+            checkpoint.restore_generators(tensors)
+            self.result.history = self.folder.truncate_metrics(found.state["metrics_bytes"])
+        else:
+            torch.manual_seed(hash_counters(self.config.seed, self.workers.rank, found.step) >> 1)
+        self.log.load_state(found.state["log"])
+        self.seconds_before = found.state["seconds"]
+        epoch, position = divmod(self.steps, self.data.steps_per_epoch)
+        _LOG.info("%s: resumed from step %d (epoch %d, batch %d)", self.folder.path, self.steps, epoch, position)
+
+    def _load_complete(self) -> bool:
+        assert self.folder is not None
+        try:
+            weights = tensor_file.read(self.folder.path / "model.safetensors")
+        except CheckpointError as error:
+            _LOG.warning(
+                "%s: the finished model cannot be read and is made again from the last checkpoint: %s", self.folder.path, error
+            )
+            return False
+        checkpoint.restore_model(self.model, weights, self.folder.path)
+        self.model.eval()
+        self.result.results = self.folder.read_results()
+        self.result.history = self.folder.read_metrics()
+        self.result.status = RunStatus.COMPLETE
+        _LOG.info("%s: the run is complete, nothing to do", self.folder.path)
+        return True
+
+    def _log_is_due(self) -> bool:
+        return self.steps % self.config.log_every == 0 or self.steps == self.total_steps or self._validation_is_due()
+
+    def _validation_is_due(self) -> bool:
+        """At ends of epochs, but no more often than the log."""
+        epochs, position = divmod(self.steps, self.data.steps_per_epoch)
+        if self.data.validation is None or position:
+            return False
+        every = -(-self.config.log_every // self.data.steps_per_epoch)
+        return epochs % every == 0 or self.steps == self.total_steps
+
+    def _write_line(self, epoch: int) -> dict[str, Any]:
+        if not self.log.is_finite():
+            raise TrainingError(RunStatus.NON_FINITE, f"the loss became NaN or infinite before step {self.steps}")
+        line: dict[str, Any] = {"step": self.steps, "epoch": epoch, **self.log.take()}
+        line["lr"] = {f"{phase}.{g['role']}": g["lr"] for phase, o in self.optimizers.items() for g in o.param_groups}
+        x, _ = self.data.evaluation_inputs(self.data.train, _DESCRIBED)
+        line["learnt"] = self._quietly(lambda: self.model.describe(x))
+        line |= self.step_function.counts()
+        if self._validation_is_due() and self.workers.is_writer:
+            line["validation"] = self._quietly(self._validate)
+        self.result.history.append(line)
+        if self.folder is not None and self.workers.is_writer:
+            self.folder.append_metrics(line)
+        if self.on_log is not None:
+            self.on_log(line)
+        return line
+
+    def _validate(self) -> dict[str, float]:
+        assert self.data.validation is not None
+        x, y = self.data.evaluation_inputs(self.data.validation)
+        parts = [self.model.predict(part) for part in torch.split(x, _VALIDATION_BATCH)]
+        if self.model.task == "classification":
+            probs = torch.cat([p.probs for p in parts])
+            return {"error": metrics.error(probs, y), "log_likelihood": metrics.log_likelihood(probs, y)}
+        return {"rmse": metrics.rmse(torch.cat([p.mean for p in parts]), y.to(x.dtype))}
+
+    def _quietly(self, look: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Look at the model without a trace in its mode or in the random numbers of the training."""
+        with torch.no_grad(), torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            self.model.eval()
+            try:
+                return look()
+            finally:
+                self.model.train()
+
+    def _checkpoint_is_due(self) -> bool:
+        if self.folder is None or not self.workers.is_writer:
+            return False
+        epochs, position = divmod(self.steps, self.data.steps_per_epoch)
+        every = self.config.checkpoint_epochs
+        minutes = self.config.checkpoint_minutes
+        return (every is not None and position == 0 and epochs % every == 0) or (
+            minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
+        )
+
+    def _save(self) -> None:
+        """Write a checkpoint of the state between two steps, unless there is one or the state is no good."""
+        if self.folder is None or not self.workers.is_writer or self.steps == self.saved_step:
+            return
+        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()) or not self.log.is_finite():
+            raise TrainingError(RunStatus.NON_FINITE, f"a parameter became NaN or infinite before step {self.steps}")
+        tensors: dict[str, Tensor] = {f"model.{name}": value for name, value in checkpoint.model_tensors(self.model).items()}
+        for phase, optimizer in self.optimizers.items():
+            tensors |= checkpoint.optimizer_tensors(phase, optimizer)
+        tensors |= checkpoint.generator_tensors()
+        epoch, position = divmod(self.steps, self.data.steps_per_epoch)
+        state = {
+            "epoch": epoch,
+            "position": position,
+            "metrics_bytes": self.folder.sync_metrics(),
+            "log": self.log.state(),
+            "solver": self.model.solver_state(),
+            "seconds": self.seconds,
+        }
+        checkpoint.write(self.folder.checkpoints, checkpoint.Checkpoint(self.steps, tensors, state), self.config.keep_checkpoints)
+        self.saved_at, self.saved_step = time.monotonic(), self.steps
+
+    def _finish(self) -> None:
+        """Fit what prediction needs besides weights, save the model, record the result."""
+        x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
+        self.model.eval()
+        try:
+            self.model.finish_training(x, y)
+        except SolverError as error:
+            raise TrainingError(RunStatus.SOLVER_FAILED, f"fitting the stored grid after the last step: {error}") from error
+        if self.folder is not None and self.workers.is_writer:
+            saving.write_weights(self.model, self.folder.path)
+        self._end(RunStatus.COMPLETE)
+
+    def _interrupted(self) -> None:
+        self._save()
+        self.model.eval()
+        self._end(RunStatus.INTERRUPTED, f"stopped at step {self.steps} of {self.total_steps}")
+
+    def _end(self, status: RunStatus, message: str | None = None) -> None:
+        self.result.status = status
+        self.result.results = {
+            "status": status.value,
+            "message": message,
+            "steps": self.steps,
+            "total_steps": self.total_steps,
+            "last": self.result.history[-1] if self.result.history else None,
+            "provenance": provenance(self.config, self.data.describe(), self.device, self.seconds),
+        }
+        if self.folder is not None and self.workers.is_writer:
+            self.folder.write_results(self.result.results)
+
+
+def _shapes_of(data: Any, model: Model) -> Any:
+    from ltnode.training.batches import as_dataset
+
+    return as_dataset(data, model)

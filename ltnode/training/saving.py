@@ -1,0 +1,93 @@
+"""``ltnode.save`` and ``ltnode.load``: a trained model as config.json and model.safetensors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ltnode.errors import CheckpointError, InputError
+from ltnode.models import Model, build_from_spec
+from ltnode.training import atomic, tensor_file
+from ltnode.training.checkpoint import model_tensors, restore_model
+from ltnode.training.run import FORMAT, is_run_config
+
+_WEIGHTS = "model.safetensors"
+
+
+def portable_spec(model: Model) -> dict[str, Any] | None:
+    """How to build the model again, as JSON; None for a model of one's own parts."""
+    if model.spec is None:
+        return None
+    try:
+        spec: dict[str, Any] = json.loads(json.dumps(model.spec))
+    except TypeError:
+        return None
+    return spec
+
+
+def save(model: Model, path: str | Path) -> Path:
+    """Save a model: weights, posterior, buffers and stored grid, and how to build it again.
+
+    Args:
+        model: Any model; one that is made of your own parts is loaded by ``ltnode.load(path, model=my_model)``.
+        path: A folder; it is made, or an earlier saved model in it is replaced.
+
+    Raises:
+        CheckpointError: The folder holds a training run or something else, or cannot be written.
+    """
+    folder = Path(path)
+    if folder.is_dir() and any(folder.iterdir()):
+        config = atomic.read_json(folder / "config.json", is_run_config, "a saved model; choose another folder")
+        if config["kind"] != "model":
+            raise CheckpointError(f"{folder} holds a training run; save the model in another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise atomic.write_error(folder, error) from error
+    write_weights(model, folder)
+    atomic.write_json(folder / "config.json", {"format": FORMAT, "kind": "model", "model": portable_spec(model)})
+    return folder
+
+
+def write_weights(model: Model, folder: Path) -> None:
+    """Write model.safetensors."""
+    atomic.write_bytes(folder / _WEIGHTS, tensor_file.to_bytes(model_tensors(model)))
+
+
+def load(path: str | Path, model: Model | None = None, device: str | torch.device = "cpu") -> Model:
+    """The model of a run folder or of a folder written by `save`, in eval mode.
+
+    Args:
+        path: The folder.
+        model: A model made of your own parts, with the same shapes, whose weights are replaced; not needed for models
+            that `ltnode.build` made.
+        device: Where the model goes.
+
+    Raises:
+        CheckpointError: The folder is missing, foreign, unfinished or damaged, or the weights do not fit the model.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder; give a run folder, which holds config.json and {_WEIGHTS}")
+    config: Mapping[str, Any] = atomic.read_json(folder / "config.json", is_run_config, "an ltnode run or model")
+    if not (folder / _WEIGHTS).exists():
+        unfinished = (folder / "checkpoints").is_dir() or config["kind"] == "run"
+        hint = "the run is not finished: continue it with resume=True (--resume)" if unfinished else "restore it from a copy"
+        raise CheckpointError(f"{folder / _WEIGHTS} is missing; {hint}")
+    tensors = tensor_file.read(folder / _WEIGHTS)
+    if model is None:
+        if config.get("model") is None:
+            raise CheckpointError(
+                f"{folder} holds the weights of a model made of its user's own parts: build it yourself and call "
+                "ltnode.load(path, model=my_model)"
+            )
+        try:
+            model = build_from_spec(config["model"])
+        except (InputError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{folder / 'config.json'} describes no model that can be built: {error}") from error
+    restore_model(model, tensors, folder / _WEIGHTS)
+    return model.to(device).eval()

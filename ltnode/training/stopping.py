@@ -1,0 +1,45 @@
+"""Ctrl-C and termination signals: finish the step, write a checkpoint, then stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+
+@dataclass
+class StopRequest:
+    """Which signal asked to stop; None while nobody did."""
+
+    signal: int | None = None
+
+
+@contextmanager
+def stop_requests(enabled: bool) -> Iterator[StopRequest]:
+    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second SIGINT stops at once.
+
+    Args:
+        enabled: False leaves the signals alone. Outside of the main thread they are always left alone.
+    """
+    request = StopRequest()
+    if not enabled or threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before: dict[signal.Signals, Any] = {}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if request.signal is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        request.signal = number
+
+    for caught in (signal.SIGINT, signal.SIGTERM):
+        before[caught] = signal.signal(caught, note)
+    try:
+        yield request
+    finally:
+        for caught, handler in before.items():
+            signal.signal(caught, handler)

@@ -1,0 +1,69 @@
+"""Named tensors in one safetensors file that knows its own checksum; nothing is ever pickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from ltnode.errors import CheckpointError
+from ltnode.typing import Tensor
+
+_KEY = "ltnode"
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and values."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return total.hexdigest()
+
+
+def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The file's content: the same bytes for the same tensors, with no time, path or host in it."""
+    # Cloned, because safetensors refuses tensors that share memory (tied weights).
+    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    # One metadata key: the order of several would not be fixed.
+    return save(plain, metadata={_KEY: json.dumps({"format": 1, "sha256": digest(plain)}, sort_keys=True)})
+
+
+def from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
+    """The tensors of a file's content.
+
+    Raises:
+        CheckpointError: The content is truncated, altered, or not from ltnode.
+    """
+    try:
+        tensors = load(content)
+        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged or no safetensors file ({error}); restore it from a copy") from error
+    note = header.get("__metadata__", {}).get(_KEY)
+    if note is None:
+        raise CheckpointError(f"{path} was not written by ltnode: its header has no {_KEY!r} entry")
+    try:
+        expected = json.loads(note)["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: its header cannot be read ({error}); restore it from a copy") from error
+    if expected != digest(tensors):
+        raise CheckpointError(f"{path} is damaged: its tensors do not have the checksum of its header; restore it from a copy")
+    return tensors
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; see `from_bytes`."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    return from_bytes(content, path)
