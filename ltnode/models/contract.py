@@ -12,6 +12,7 @@ from torch import nn
 from ltnode.errors import InputError, LTNodeError
 from ltnode.models.prediction import Prediction
 from ltnode.objective import LossParts
+from ltnode.ode import Stats
 from ltnode.typing import Tensor
 
 Task = Literal["classification", "regression"]
@@ -26,6 +27,7 @@ class Model(nn.Module, ABC):
         task: "classification" or "regression".
         phases: Names of the losses that one training step minimises in turn; each has parameters of its own.
         loss_parts: Pieces of the last loss.
+        solve_stats: Work of the last loss's solve; None for models without one.
         spec: How to build the model again (`ltnode.build` arguments); None for a model made of one's own parts.
     """
 
@@ -37,6 +39,7 @@ class Model(nn.Module, ABC):
             raise InputError(f"task must be 'classification' or 'regression', not {task!r}")
         self.task: Task = task
         self.loss_parts: LossParts | None = None
+        self.solve_stats: Stats | None = None
         self.spec: Mapping[str, Any] | None = None
 
     @abstractmethod

@@ -33,7 +33,9 @@ class SolverOptions:
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         training: ``"kept"``: the error-balanced grid of earlier steps, checked on every pass; ``"adaptive"``: the paper's
-            literal two-phase solve.
+            literal two-phase solve; ``"fixed"``: equal steps over the window, whose error nobody checks, so that a gradient
+            does not depend on how a batch is shared among processes.
+        fixed_steps: Number of the equal steps.
         recompute: Trade time for memory in the backward pass.
         clip_last: End at the largest end-time; the paper's code does not.
         max_steps: Limit of trial steps.
@@ -42,7 +44,8 @@ class SolverOptions:
     method: str = "dopri5"
     rtol: float = 1e-2
     atol: float = 1e-2
-    training: Literal["kept", "adaptive"] = "kept"
+    training: Literal["kept", "adaptive", "fixed"] = "kept"
+    fixed_steps: int = 8
     recompute: bool = False
     clip_last: bool = True
     max_steps: int = 5000
@@ -57,8 +60,10 @@ class SolverOptions:
                 raise InputError(
                     f"{name} = {value!r} is impossible: a tolerance is positive and finite, for example 1e-2 or 1e-6"
                 )
-        if self.training not in ("kept", "adaptive"):
-            raise InputError(unknown_name("way to solve in training", self.training, ("kept", "adaptive")))
+        ways = ("kept", "adaptive", "fixed")
+        if self.training not in ways:
+            raise InputError(unknown_name("way to solve in training", self.training, ways))
+        checked_count("fixed_steps", self.fixed_steps)
         checked_count("max_steps", self.max_steps)
 
 
@@ -167,7 +172,7 @@ class LatentTimeODE(Model):
         o = self.solver
         if steps == "stored":
             return odesolve_stored(self.field, h, times, self.grid, o.rtol, o.atol, o.method)
-        kept = self._kept if steps == "training" and o.training == "kept" and self._kept_serves(times) else None
+        grid = self._training_grid() if steps == "training" and self._within_window(times) else None
         return odesolve(
             self.field,
             h,
@@ -175,14 +180,20 @@ class LatentTimeODE(Model):
             o.rtol,
             o.atol,
             o.method,
-            grid=kept,
+            grid=grid,
             recompute=o.recompute,
             clip_last=o.clip_last,
             max_steps=o.max_steps,
         )
 
-    def _kept_serves(self, times: Tensor) -> bool:
-        # End-times given from outside may lie beyond the window: the kept grid stays that of the window.
+    def _training_grid(self) -> KeptGrid | list[float] | None:
+        o = self.solver
+        if o.training == "fixed":
+            return [self._window_end * m / o.fixed_steps for m in range(o.fixed_steps + 1)]
+        return self._kept if o.training == "kept" else None
+
+    def _within_window(self, times: Tensor) -> bool:
+        # End-times given from outside may lie beyond the window: the grid stays that of the window.
         return float(times.detach().max()) <= self._window_end
 
     def forward(self, x: Tensor, times: Tensor, steps: Steps | Literal["training"] = "stored") -> Float[Tensor, "S B C"]:
@@ -209,7 +220,9 @@ class LatentTimeODE(Model):
         times = self._drawn_times(x) if times is None else self._given_times(times, x)
         h = self.initial_state(x)
         distribution = self.end_time(x if amortized else None)
-        outputs = self.outputs_at(self.solve(h, times).states)
+        solution = self.solve(h, times)
+        self.solve_stats = solution.stats
+        outputs = self.outputs_at(solution.states)
         self.check_labels(y, outputs.shape[-1])
         low, high = self.end_time.window
         parts = negative_elbo(

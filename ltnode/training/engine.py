@@ -182,7 +182,7 @@ class _Training:
                     self.log.add(
                         parts,
                         round(len(batch.indices) / batch.share) if batch.share else 0,
-                        getattr(self.model, "solve_stats", None),
+                        self.model.solve_stats,
                     )
                     loss = None
                     if self._log_is_due():
