@@ -59,16 +59,15 @@ class TrainingData:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, data: Any, model: Model, config: TrainConfig, device: torch.device) -> TrainingData:
+    def of(cls, dataset: Dataset, model: Model, config: TrainConfig, device: torch.device) -> TrainingData:
         """Check the data against the model and move them to the device.
 
         Args:
-            data: A `Dataset`, or a pair (x, y) of arrays or tensors, which are used as they are.
+            dataset: All that there is.
             model: That will be trained.
             config: Its ``limit`` and ``validation_fraction`` choose the examples.
             device: Where training happens.
         """
-        dataset = as_dataset(data, model)
         check_fit(dataset, model)
         if config.limit is not None:
             dataset = dataset.subset(min(config.limit, dataset.n_train))

@@ -15,11 +15,12 @@ import torch
 
 from ltnode import metrics
 from ltnode.counter_rng import hash_counters
+from ltnode.data import Dataset
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
 from ltnode.ode import SolverError
 from ltnode.training import checkpoint, saving, tensor_file
-from ltnode.training.batches import TrainingData
+from ltnode.training.batches import TrainingData, as_dataset
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
 from ltnode.training.metrics_log import MetricsLog
@@ -69,9 +70,14 @@ def fit(
         ConfigError: The configuration does not fit the model, or not the run that is resumed.
         InputError: The data do not fit the model.
     """
+    dataset = as_dataset(data, model)
+    name = None if model.spec is None else model.spec["model"]
     if config is None:
-        name = model.spec["model"] if model.spec is not None else "lt-node"
-        config = train_preset(name, data if hasattr(data, "task") else _shapes_of(data, model))
+        config = train_preset(name or "lt-node", dataset).replace(model=name)
+    if config.model is not None and name is not None and config.model != name:
+        raise ConfigError(
+            f"the configuration is for {config.model!r}, but the model is {name!r}; set config.model to {name!r} or none"
+        )
     if resume and out is None:
         raise ConfigError("resume=True needs out, the folder of the run")
     device = choose_device(config.device)
@@ -81,7 +87,7 @@ def fit(
             # The caller's random numbers go on as if nothing had happened.
             stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
             stack.enter_context(product_precision(config.precision))
-            training = _Training(model, data, config, device, workers, None if out is None else Path(out), on_log)
+            training = _Training(model, dataset, config, device, workers, None if out is None else Path(out), on_log)
             return training.run(resume)
     finally:
         workers.stop()
@@ -113,7 +119,7 @@ class _Training:
     def __init__(
         self,
         model: Model,
-        data: Any,
+        dataset: Dataset,
         config: TrainConfig,
         device: torch.device,
         workers: Workers,
@@ -121,7 +127,7 @@ class _Training:
         on_log: OnLog | None,
     ) -> None:
         self.model, self.config, self.device, self.workers, self.on_log = model, config, device, workers, on_log
-        self.data = TrainingData.of(data, model, config, device)
+        self.data = TrainingData.of(dataset, model, config, device)
         model.to(device).train()
         workers.same_start(model)
         self.optimizers = make_optimizers(model, config)
@@ -147,6 +153,12 @@ class _Training:
     def run(self, resume: bool) -> Run:
         """Begin or continue, train, finish, and record how it ended."""
         torch.manual_seed(hash_counters(self.config.seed, self.workers.rank) >> 1)
+        with ExitStack() as stack:
+            if self.folder is not None and self.workers.is_writer:
+                stack.enter_context(self.folder.locked())
+            return self._run(resume)
+
+    def _run(self, resume: bool) -> Run:
         if self._open(resume):
             return self.result
         try:
@@ -209,6 +221,8 @@ class _Training:
         if found is None:
             if resume:
                 _LOG.info("%s holds no checkpoint: training from step 0", folder.path)
+            if self.workers.is_writer:
+                folder.truncate_metrics(0)
             return False
         self._restore(found)
         return False
@@ -275,6 +289,7 @@ class _Training:
             self.folder.append_metrics(line)
         if self.on_log is not None:
             self.on_log(line)
+        self.log.restart_clock()
         return line
 
     def _validate(self) -> dict[str, float]:
@@ -356,9 +371,3 @@ class _Training:
         }
         if self.folder is not None and self.workers.is_writer:
             self.folder.write_results(self.result.results)
-
-
-def _shapes_of(data: Any, model: Model) -> Any:
-    from ltnode.training.batches import as_dataset
-
-    return as_dataset(data, model)

@@ -21,7 +21,7 @@ class MetricsLog:
         self._steps = 0
         self._solves = 0
         self._work = [0, 0, 0]
-        self._restart_clock()
+        self.restart_clock()
 
     def add(self, parts: dict[str, Tensor], examples: int, stats: Stats | None) -> None:
         """Count one step: its pieces of the loss, its number of examples, its solve."""
@@ -47,11 +47,9 @@ class MetricsLog:
         if self._solves:
             names = ("accepted_steps", "rejected_steps", "evaluations")
             line["solver"] = {name: total / self._solves for name, total in zip(names, self._work, strict=True)}
-        seconds = time.perf_counter() - self._since
-        line["examples_per_second"] = round(self._examples / seconds, 2)
+        line["examples_per_second"] = round(self._examples / (time.perf_counter() - self._since), 2)
         self._steps = self._solves = 0
         self._work = [0, 0, 0]
-        self._restart_clock()
         return line
 
     def state(self) -> dict[str, Any]:
@@ -69,8 +67,9 @@ class MetricsLog:
         self._names = list(state["names"])
         self._sums = torch.tensor(state["sums"], dtype=torch.float64, device=self._device)
         self._steps, self._solves, self._work = int(state["steps"]), int(state["solves"]), list(state["work"])
-        self._restart_clock()
+        self.restart_clock()
 
-    def _restart_clock(self) -> None:
+    def restart_clock(self) -> None:
+        """Measure the speed from now on."""
         self._since = time.perf_counter()
         self._examples = 0

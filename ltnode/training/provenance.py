@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def device_name(device: torch.device) -> str:
     return f"cpu ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
+@lru_cache
 def source_state(package: Path | None = None) -> dict[str, Any]:
     """Commit of the repository that tracks the package, and whether its files were changed since; None outside of one."""
     folder = package or Path(__file__).parents[1]

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,32 @@ class RunFolder:
     def config_path(self) -> Path:
         """Of config.json."""
         return self.path / "config.json"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in the same folder meanwhile; the system ends it even for a killed one.
+
+        Raises:
+            CheckpointError: Another process trains there.
+        """
+        try:
+            import fcntl
+        except ImportError:  # not a POSIX system
+            yield
+            return
+        self._make()
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise CheckpointError(f"another process is training in {self.path}; wait for it, or choose another folder") from None
+        except OSError:
+            _LOG.debug("%s: this file system has no locks", self.path)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
 
     def open(self, description: dict[str, Any], config: TrainConfig, resume: bool) -> checkpoint.Checkpoint | None:
         """Begin a run in this folder, or find where to continue it.
@@ -154,15 +182,18 @@ class RunFolder:
         return results
 
     def _holds_something(self) -> bool:
-        if self.path.exists() and not self.path.is_dir():
-            raise CheckpointError(f"{self.path} is a file; a run needs a folder of its own")
         return self.path.is_dir() and any(not entry.name.startswith(atomic.TEMPORARY) for entry in self.path.iterdir())
 
-    def _create(self, content: dict[str, Any]) -> None:
+    def _make(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise CheckpointError(f"{self.path} is a file; a run needs a folder of its own")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise atomic.write_error(self.path, error) from error
+
+    def _create(self, content: dict[str, Any]) -> None:
+        self._make()
         atomic.remove_leftovers(self.path)
         atomic.write_json(self.config_path, content)
 
