@@ -118,7 +118,9 @@ class EndTimeContract:
             assert all(bool((g == 0).all()) for g in gradients)
 
     def test_tail_is_one_minus_the_cdf(self, end_time: EndTime) -> None:
-        """To rounding."""
+        """To rounding; exactly zero at the horizon."""
+        if end_time.horizon is not None:
+            assert bool((end_time.tail(end_time.horizon, self.inputs) == 0).all())
         for b in (0.0, 0.4, 1.3, 2.9, 50.0):
             at = torch.full((1, *self.batch()), b, dtype=torch.float64)
             torch.testing.assert_close(end_time.tail(b, self.inputs), 1 - end_time(self.inputs).cdf(at)[0], rtol=0, atol=1e-14)

@@ -211,7 +211,9 @@ class _LogTimeDistribution(TimeDistribution):
         return divergence.clamp_min(0.0).to(self.dtype)
 
     def _cdf(self, t: Tensor) -> Tensor:
-        return self._cdf_of_log(self._log(t), self._cumulative()).clamp(0.0, 1.0)
+        below = self._cdf_of_log(self._log(t), self._cumulative()).clamp(0.0, 1.0)
+        # Exactly 1 at the end of the window: P(T > high) is 0 there, not a rounding error.
+        return below if self.window is None else torch.where(t >= self.window[1], 1.0, below)
 
     def _quantile(self, u: Tensor) -> Tensor:
         cumulative = self._cumulative()
