@@ -132,13 +132,14 @@ class TrainConfig:
 
     def replace(self, **changes: Any) -> TrainConfig:
         """A copy with some values changed; tables are merged key by key."""
-        names = [entry.name for entry in fields(self)]
+        hints = get_type_hints(type(self))
         merged: dict[str, Any] = {}
         for key, value in changes.items():
-            if key not in names:
-                raise ConfigError(unknown_name("configuration key", key, names))
+            if key not in hints:
+                raise ConfigError(unknown_name("configuration key", key, hints))
             old = getattr(self, key)
-            merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+            both = isinstance(old, Mapping) and isinstance(value, Mapping)
+            merged[key] = _coerce(key, _merge(old, value) if both else value, hints[key])
         return dataclasses.replace(self, **merged)
 
     def with_overrides(self, settings: Iterable[str]) -> TrainConfig:
@@ -146,19 +147,20 @@ class TrainConfig:
 
         Values are read as TOML; what is not TOML is a string, and ``none`` is None.
         """
-        config = self
+        changes: dict[str, Any] = {}
         for setting in settings:
             key, equals, text = setting.partition("=")
             if not equals or not key.strip():
                 raise ConfigError(f"a setting must look like key=value, not {setting!r}")
-            value = _parse(text.strip())
             head, *rest = [part.strip() for part in key.split(".")]
+            if rest and head in get_type_hints(type(self)) and not isinstance(getattr(self, head), Mapping):
+                raise ConfigError(f"{head} is a single value, not a table: set it by {head}=value, not by {key.strip()}")
+            value = _parse(text.strip())
             for part in reversed(rest):
                 value = {part: value}
-            if rest and head in (entry.name for entry in fields(self)) and not isinstance(getattr(self, head), Mapping):
-                raise ConfigError(f"{head} is a single value, not a table: set it by {head}=value, not by {key.strip()}")
-            config = config.replace(**{head: value})
-        return config
+            changes = _merge(changes, {head: value})
+        # All at once: settings that are only possible together may come in any order.
+        return self.replace(**changes)
 
     def differences(self, other: TrainConfig) -> list[str]:
         """What decides the result and differs, as ``key: this value -> other value``."""
@@ -181,40 +183,28 @@ class TrainConfig:
 
 
 def _check_values(c: TrainConfig) -> None:
-    milestones = list(c.milestones)
-    numbers = {f"role_lr.{role}": value for role, value in c.role_lr.items()}
-    numbers |= {f"role_weight_decay.{role}": value for role, value in c.role_weight_decay.items()}
-    numbers |= {name: getattr(c, name) for name in ("lr", "weight_decay", "variational_lr", "variational_weight_decay")}
     counts = ("epochs", "batch_size", "limit", "checkpoint_epochs", "keep_checkpoints", "log_every")
-    rules = [
-        *((name, getattr(c, name), getattr(c, name) is None or getattr(c, name) >= 1, "at least 1") for name in counts),
-        *((name, v, v is None or (math.isfinite(v) and v >= 0), "a finite number of at least 0") for name, v in numbers.items()),
-        ("momentum", c.momentum, 0 <= c.momentum < 1, "at least 0 and below 1"),
-        (
-            "nesterov",
-            c.nesterov,
-            not c.nesterov or (c.optimizer == "sgd" and c.momentum > 0),
-            "it needs sgd with a momentum above 0",
-        ),
-        ("decay", c.decay, 0 < c.decay <= 1, "above 0 and at most 1"),
-        ("validation_fraction", c.validation_fraction, 0 <= c.validation_fraction < 1, "at least 0 and below 1"),
-        (
-            "milestones",
-            milestones,
-            milestones == sorted({m for m in milestones if m >= 1}),
+    rates = {f"role_lr.{role}": rate for role, rate in c.role_lr.items()}
+    rates |= {f"role_weight_decay.{role}": rate for role, rate in c.role_weight_decay.items()}
+    rates |= {name: getattr(c, name) for name in ("lr", "weight_decay", "variational_lr", "variational_weight_decay")}
+    values = {**c.to_json(), **rates}
+    rules = {
+        **{name: (values[name] is None or values[name] >= 1, "at least 1") for name in counts},
+        **{name: (v is None or (math.isfinite(v) and v >= 0), "a finite number of at least 0") for name, v in rates.items()},
+        "momentum": (0 <= c.momentum < 1, "at least 0 and below 1"),
+        "nesterov": (not c.nesterov or (c.optimizer == "sgd" and c.momentum > 0), "it needs sgd with a momentum above 0"),
+        "decay": (0 < c.decay <= 1, "above 0 and at most 1"),
+        "validation_fraction": (0 <= c.validation_fraction < 1, "at least 0 and below 1"),
+        "milestones": (
+            list(c.milestones) == sorted({m for m in c.milestones if m >= 1}),
             "epochs from 1 on, in increasing order",
         ),
-        (
-            "checkpoint_minutes",
-            c.checkpoint_minutes,
-            c.checkpoint_minutes is None or c.checkpoint_minutes > 0,
-            "above 0, or none",
-        ),
-        ("device", c.device, re.fullmatch(r"auto|cpu|cuda(:\d+)?", c.device), "'auto', 'cpu', 'cuda' or 'cuda:N'"),
-    ]
-    for name, value, possible, allowed in rules:
+        "checkpoint_minutes": (c.checkpoint_minutes is None or c.checkpoint_minutes > 0, "above 0, or none"),
+        "device": (re.fullmatch(r"auto|cpu|cuda(:\d+)?", c.device), "'auto', 'cpu', 'cuda' or 'cuda:N'"),
+    }
+    for name, (possible, allowed) in rules.items():
         if not possible:
-            raise ConfigError(f"{name} = {value!r} is impossible: {allowed}")
+            raise ConfigError(f"{name} = {values[name]!r} is impossible: {allowed}")
     for role, instead in (("weights", "lr and weight_decay"), ("variational", "variational_lr and variational_weight_decay")):
         if role in c.role_lr or role in c.role_weight_decay:
             raise ConfigError(f"role_lr and role_weight_decay are for further roles; for {role!r} set {instead}")

@@ -1,0 +1,145 @@
+"""TrainConfig: typed, checked, saved and compared."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import ltnode
+from ltnode.errors import ConfigError
+from ltnode.training import TrainConfig, train_preset
+
+
+def test_json_gives_the_same_configuration_back():
+    config = TrainConfig(
+        lr=0.1, milestones=(3, 5), role_lr={"diffusion": 0.5}, model_options={"objective": {"kl_weight": 0.2}, "width": 8}
+    )
+    assert TrainConfig.from_json(config.to_json()) == config
+
+
+def test_overrides_are_read_in_the_type_of_their_key():
+    config = TrainConfig().with_overrides(
+        [
+            "lr=1",
+            "epochs=7",
+            "nesterov=true",
+            "optimizer=sgd",
+            "batch_size=none",
+            "milestones=[2, 4]",
+            "device=cuda:1",
+            "role_lr.diffusion=5e-3",
+            "model_options.objective.kl_weight=0.2",
+            "model_options.objective.weighting=density",
+        ]
+    )
+    assert (config.lr, type(config.lr)) == (1.0, float)
+    assert (config.epochs, config.nesterov, config.optimizer, config.batch_size) == (7, True, "sgd", None)
+    assert config.milestones == (2, 4) and config.device == "cuda:1" and config.role_lr == {"diffusion": 5e-3}
+    assert config.model_options == {"objective": {"kl_weight": 0.2, "weighting": "density"}}
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("learning_rate=1", "unknown configuration key"),
+        ("epoch=3", "Did you mean 'epochs'"),
+        ("weight_deacy=3", "Did you mean 'weight_decay'"),
+        ("lr", "key=value"),
+        ("lr.big=1", "single value"),
+        ("lr=fast", "a number"),
+        ("epochs=2.5", "a whole number"),
+        ("epochs=true", "a whole number"),
+        ("epochs=0", "at least 1"),
+        ("batch_size=0", "at least 1"),
+        ("optimizer=lbfgs", "'sgd', 'adam'"),
+        ("milestones=[5,3]", "increasing"),
+        ("milestones=[0]", "increasing"),
+        ("milestones=4", "list of whole numbers"),
+        ("momentum=1.0", "below 1"),
+        ("lr=-1", "at least 0"),
+        ("lr=inf", "finite"),
+        ("weight_decay=nan", "finite"),
+        ("role_lr.diffusion=-1", "at least 0"),
+        ("role_lr.weights=1", "set lr"),
+        ("role_lr.variational=1", "variational_lr"),
+        ("decay=0", "above 0"),
+        ("validation_fraction=1", "below 1"),
+        ("precision=fp8", "'fp32', 'tf32', 'bf16'"),
+        ("device=tpu", "'cuda:N'"),
+        ("checkpoint_minutes=0", "above 0"),
+        ("nesterov=true", "sgd"),
+        ("keep_checkpoints=0", "at least 1"),
+    ],
+)
+def test_an_impossible_setting_is_refused_with_what_is_allowed(setting: str, words: str):
+    with pytest.raises(ConfigError, match=words):
+        TrainConfig().with_overrides([setting])
+
+
+@pytest.mark.no_typecheck
+def test_values_are_checked_in_python_too():
+    with pytest.raises(ConfigError, match="a number"):
+        TrainConfig(lr="0.1")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="plain values"):
+        TrainConfig(model_options={"parts": torch.nn.Linear(1, 1)})
+
+
+def test_a_toml_file_starts_from_its_preset(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('model = "alt-node"\ndata = "cifar10"\npreset = "paper"\nseed = 4\n[model_options.objective]\nsamples = 2\n')
+    config = TrainConfig.from_toml(path)
+    paper = train_preset("alt-node", "cifar10", "paper")
+    assert config == paper.replace(seed=4, model_options={"objective": {"samples": 2}})
+    path.write_text("epochs = 3\n")
+    assert TrainConfig.from_toml(path) == TrainConfig(epochs=3)
+
+
+@pytest.mark.parametrize("content", ["epochs = ", "epoch = 3", "model = 'lt-nod'\ndata = 'mnist'"])
+def test_a_bad_toml_file_is_a_configuration_error(tmp_path, content: str):
+    path = tmp_path / "bad.toml"
+    path.write_text(content)
+    with pytest.raises(ConfigError):
+        TrainConfig.from_toml(path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        TrainConfig.from_toml(tmp_path / "missing.toml")
+
+
+def test_the_hash_sees_what_decides_the_result_and_nothing_else():
+    config = TrainConfig()
+    assert config.hash == TrainConfig(device="cpu", checkpoint_minutes=1.0, keep_checkpoints=5).hash
+    assert config.hash != TrainConfig(seed=1).hash
+    assert len(config.hash) == 16
+
+
+def test_milestones_and_cosine_are_functions_of_the_epoch():
+    """Factors by hand: 0.1 per milestone passed; (1 + cos(pi e / n)) / 2."""
+    steps = TrainConfig(epochs=10, milestones=(3, 6), decay=0.1)
+    assert [steps.lr_factor(e) for e in (0, 2, 3, 5, 6, 9)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
+    cosine = TrainConfig(epochs=10, schedule="cosine")
+    assert [cosine.lr_factor(e) for e in range(10)] == pytest.approx([(1 + math.cos(math.pi * e / 10)) / 2 for e in range(10)])
+
+
+def test_the_paper_presets_are_the_tables_of_the_paper():
+    """Momentum .9 everywhere; weight decay 5e-4 for the baselines and 1e-4 for the others (the table's columns are swapped)."""
+    for data, epochs, milestones in (("mnist", 90, (40, 70)), ("svhn", 90, (40, 70)), ("cifar10", 300, (150, 225))):
+        for model, decay in (("node", 5e-4), ("uni-node", 5e-4), ("lt-node", 1e-4), ("alt-node", 1e-4)):
+            config = train_preset(model, data, "paper")
+            assert (config.epochs, config.milestones, config.batch_size) == (epochs, milestones, 256)
+            assert (config.optimizer, config.lr, config.momentum, config.nesterov) == ("sgd", 0.1, 0.9, False)
+            assert (config.weight_decay, config.variational_lr) == (decay, 0.01)
+    assert train_preset("lt-node", "mnist", "paper").variational_weight_decay == 0
+    assert train_preset("alt-node", "mnist", "paper").variational_weight_decay == 5e-4
+    line = train_preset("lt-node", "synthetic", "paper")
+    assert (line.epochs, line.batch_size, line.milestones, line.lr) == (3000, None, (1000, 2000), 1e-3)
+    assert (line.weight_decay, line.variational_lr, line.variational_weight_decay) == (1e-4, 1e-3, 0)
+
+
+def test_presets_know_their_names_and_reject_others():
+    config = train_preset("node", ltnode.InputSpec((4,), "classification", 3))
+    assert (config.model, config.preset, config.optimizer) == ("node", "default", "adam")
+    with pytest.raises(ConfigError, match="Did you mean 'lt-node'"):
+        train_preset("ltnode", "mnist")
+    with pytest.raises(ConfigError, match="unknown preset"):
+        train_preset("lt-node", "mnist", "papers")
