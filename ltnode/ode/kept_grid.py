@@ -145,37 +145,31 @@ class KeptGrid:
 
 @torch.no_grad()
 def balance(f: Field, tableau: ButcherTableau, y: Tensor, found: Search, tolerance: Tolerance) -> tuple[list[float], Tensor, int]:
-    """The fewest error-balanced steps that meet the tolerance on this batch: edges, norms, evaluations spent.
+    """The fewest error-balanced steps whose norms on this batch stay below the target: edges, norms, evaluations spent.
 
-    Starts from the prediction and goes down while the check holds, or up until it does; the adaptive grid is the fallback.
+    Starts from the prediction, goes up until the check holds and then down while it does. An adaptive grid whose norms are
+    close to 1 becomes a little longer, so that it does not fail at the next change of the field; where no number of steps up to
+    there meets the target, the adaptive grid stays.
     """
     edges: list[float] = list(found.edges)
     norms = [float(x) for x in found.norms]
+    best, best_norms, met = edges, norms, False
+    longest = math.ceil(len(norms) * _TARGET ** (-1 / (tableau.error_order + 1))) + 1
     nowhere = torch.tensor([edges[0]], dtype=torch.float64, device=y.device)
-    spent = 0
-
-    def measure(candidate: list[float]) -> list[float]:
-        nonlocal spent
-        spent += tableau.evaluations(len(candidate) - 1)
-        return [float(x) for x in replay(f, tableau, y, candidate, nowhere, tolerance.rtol, tolerance.atol).norms]
-
-    best, best_norms = edges, norms
-    n = min(predicted_steps(norms, tableau.error_order), len(norms))
-    tried_down = False
-    while n < len(best_norms) or not tried_down:
+    spent, n = 0, min(predicted_steps(norms, tableau.error_order), longest)
+    while 1 <= n <= longest:
         candidate = balanced_edges(edges, norms, n, tableau.error_order)
-        measured = measure(candidate)
+        spent += tableau.evaluations(n)
+        measured = replay(f, tableau, y, candidate, nowhere, tolerance.rtol, tolerance.atol).norms.tolist()
         if all(norm < _TARGET for norm in measured):  # false for NaN, which max() could pass over
-            best, best_norms = candidate, measured
+            best, best_norms, met = candidate, measured, True
             edges, norms = candidate, measured
-            if n == 1:
-                break
             n -= 1
-            tried_down = True
+        elif met:
+            break
+        elif all(math.isfinite(norm) for norm in measured):
+            edges, norms = candidate, measured
+            n = max(n + 1, predicted_steps(norms, tableau.error_order))
         else:
-            if tried_down or n + 1 >= len(best_norms):
-                break
-            if all(math.isfinite(x) for x in measured):
-                edges, norms = candidate, measured
             n += 1
     return best, torch.tensor(best_norms), spent

@@ -1,0 +1,163 @@
+"""Dense output: weights, edges, chunks."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ode_problems import F64, METHODS, rk_oracle, swirl
+
+from ltnode.ode import TABLEAUS, odesolve
+from ltnode.ode.dense import DenseOutput, combine, dense_weights
+from ltnode.ode.replay import replay
+from ltnode.ode.step import take_step
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_sum_to_the_time_passed(method: str) -> None:
+    """For the field 1 the state is y0 + T, so the weights of all stages sum to T; Tsit5 is given with 16 digits, so 1e-13."""
+    edges = torch.tensor([0.0, 0.3, 1.0, 1.7], dtype=F64)
+    times = torch.linspace(0.0, 1.7, 18, dtype=F64)
+    weights = dense_weights(TABLEAUS[method], edges, times)
+    assert weights.shape == (18, 3, TABLEAUS[method].stages)
+    torch.testing.assert_close(weights.sum(dim=(1, 2)), times, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_at_an_edge_are_the_whole_steps_before_it(method: str) -> None:
+    """At an edge the interpolant has reached the new state: b for every step before, nothing of the steps after."""
+    tableau = TABLEAUS[method]
+    edges = torch.tensor([0.0, 0.3, 1.0, 1.7], dtype=F64)
+    weights = dense_weights(tableau, edges, edges)
+    h, b = edges.diff(), torch.tensor(tableau.b, dtype=F64)
+    for m in range(4):
+        expected = torch.where(torch.arange(3)[:, None] < m, h[:, None] * b, torch.zeros(3, tableau.stages, dtype=F64))
+        torch.testing.assert_close(weights[m], expected, rtol=0, atol=1e-13)
+
+
+def test_per_sample_weights_are_those_of_each_sample_alone() -> None:
+    tableau = TABLEAUS["dopri5"]
+    edges = torch.tensor([[0.0, 0.0], [0.5, 0.2], [1.0, 0.2]], dtype=F64)  # the second sample waits: a step of length zero
+    times = torch.tensor([[0.7, 0.1], [0.5, 0.2]], dtype=F64)
+    weights = dense_weights(tableau, edges, times)
+    assert weights.shape == (2, 2, 2, 7)
+    for b in range(2):
+        torch.testing.assert_close(weights[:, b], dense_weights(tableau, edges[:, b], times[:, b]), rtol=0, atol=0)
+    assert torch.isfinite(weights).all()
+
+
+def test_every_time_has_its_derivative_from_exactly_one_step() -> None:
+    """On an edge the step that ends there: dy/dT is the field at the edge, for T on edges and at the start alike.
+
+    Reference: the field itself at the returned state. Dopri5's interpolant has the right end slopes, so 1e-12.
+    """
+    edges = [0.0, 0.4, 1.1]
+    times = torch.tensor([0.0, 0.4, 1.1], dtype=F64, requires_grad=True)
+    y0 = torch.tensor([[0.7]], dtype=F64)
+    states = odesolve(swirl, y0, times, grid=edges).states
+    (slope,) = torch.autograd.grad(states.sum(), times)
+    expected = torch.stack([swirl(t, y) for t, y in zip(times.detach(), states.detach(), strict=True)]).flatten()
+    torch.testing.assert_close(slope, expected, rtol=0, atol=1e-12)
+
+
+def test_a_sample_that_takes_no_step_still_has_its_slope_in_time() -> None:
+    """Sample 1 ends at t0, so all its steps have length zero; dy/dT there is the field, not 0."""
+    edges = torch.tensor([[0.0, 0.0], [0.5, 0.0]], dtype=F64)
+    times = torch.tensor([[0.3, 0.0]], dtype=F64, requires_grad=True)
+    y0 = torch.tensor([[0.7], [0.2]], dtype=F64)
+    states = odesolve(swirl, y0, times, grid=edges).states
+    torch.testing.assert_close(states[0, 1], y0[1], rtol=0, atol=0)
+    (slope,) = torch.autograd.grad(states.sum(), times)
+    assert float(slope[0, 1]) == pytest.approx(float(torch.sin(y0[1, 0]) - 0.1 * 0.2**3), rel=1e-12)
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_combine_equals_the_written_sum(per_sample: bool) -> None:
+    base, stages = torch.randn(4, 2, 3, dtype=F64), [torch.randn(4, 2, 3, dtype=F64) for _ in range(5)]
+    weights = torch.randn(6, 4, 5, dtype=F64) if per_sample else torch.randn(6, 5, dtype=F64)
+    shaped = weights if per_sample else weights[:, None].expand(6, 4, 5)
+    expected = base + torch.einsum("sbj,jbcd->sbcd", shaped, torch.stack(stages))
+    torch.testing.assert_close(combine(base, weights, stages), expected, rtol=0, atol=1e-13)
+
+
+def _in_chunks(edges: list[float], times: torch.Tensor, y0: torch.Tensor, chunk: int | None) -> torch.Tensor:
+    output, y, k = DenseOutput(TABLEAUS["dopri5"], times, chunk), y0, None
+    for left, right in itertools.pairwise(edges):
+        step = take_step(swirl, TABLEAUS["dopri5"], left, right - left, y, k)
+        output.add(left, right, y, step)
+        y, k = step.y, step.stages[-1]
+    return output.result(y0)
+
+
+@pytest.mark.parametrize("shape", [(9,), (9, 4)], ids=["shared", "per sample"])
+@pytest.mark.parametrize("n_steps", [1, 8, 9, 16, 17, 23])
+def test_chunks_change_nothing(shape: tuple[int, ...], n_steps: int) -> None:
+    """Chunks of 1, 3 and 8 steps against a single one, for step counts around the multiples; rounding only, so 1e-12."""
+    edges = torch.linspace(0.0, 2.0, n_steps + 1, dtype=F64).tolist()
+    y0, times = torch.randn(4, 3, dtype=F64), 2 * torch.rand(shape, dtype=F64)
+    times.view(-1)[:4] = torch.tensor([0.0, 2.0, edges[1], edges[n_steps // 2]], dtype=F64)
+    whole = _in_chunks(edges, times, y0, None)
+    assert torch.isfinite(whole).all()
+    for chunk in (1, 3, 8):
+        torch.testing.assert_close(_in_chunks(edges, times, y0, chunk), whole, rtol=0, atol=1e-12)
+
+
+@given(st.lists(st.floats(1e-3, 1.0), min_size=9, max_size=20))
+def test_no_time_falls_between_two_chunks(lengths: list[float]) -> None:
+    """Edges are sums of arbitrary floats: left + (right - left) is often not right. Each edge is asked for; none may be NaN.
+
+    The reference has no chunks; rounding only, so 1e-12.
+    """
+    edges = torch.tensor([0.0, *lengths], dtype=F64).cumsum(0)
+    y0 = torch.tensor([[0.3]], dtype=F64)
+    with torch.no_grad():
+        states = odesolve(swirl, y0, edges, grid=edges).states
+        torch.testing.assert_close(states, _in_chunks(edges.tolist(), edges, y0, None), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_long_adaptive_solve_asked_at_its_own_edges(per_sample: bool) -> None:
+    """A solve over dozens of steps, asked again at its own grid: the states at the edges are those of a plain loop over them."""
+    y0 = torch.randn(3, 2, dtype=F64)
+    with torch.no_grad():
+        first = odesolve(swirl, y0, [6.0], 1e-8, 1e-8)
+        assert first.stats.n_accepted > 16
+        times = first.grid[:, None].expand(-1, 3) if per_sample else first.grid
+        again = odesolve(swirl, y0, times, 1e-8, 1e-8)
+    assert torch.equal(first.grid, again.grid)
+    expected = rk_oracle(swirl, TABLEAUS["dopri5"], y0, first.grid.tolist(), first.grid)
+    torch.testing.assert_close(again.states, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_grid_with_one_sequence_per_sample_serves_shared_times(recompute: bool) -> None:
+    """Eleven steps of each sample's own, times (S,) with S = B: the states are those of each sample on its sequence, 1e-12."""
+    grid = torch.stack([torch.linspace(0.0, 1.0, 12, dtype=F64), torch.linspace(0.0, 1.4, 12, dtype=F64)], dim=1)
+    y0, times = torch.randn(2, 3, dtype=F64), torch.tensor([0.9, 0.35], dtype=F64)
+    sol = odesolve(swirl, y0, times, grid=grid, recompute=recompute)
+    for b in range(2):
+        alone = odesolve(swirl, y0[b : b + 1], times, grid=grid[:, b]).states
+        torch.testing.assert_close(sol.states[:, b : b + 1], alone, rtol=0, atol=1e-12)
+
+
+def test_a_solve_without_graph_keeps_the_stages_of_one_chunk_only() -> None:
+    """Memory does not grow with the number of steps: of 64 steps with 6 new stages each at most 9 steps' stages are alive."""
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def field(t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        k = swirl(t, y)
+        alive.append(weakref.ref(k))
+        most = max(most, sum(ref() is not None for ref in alive))
+        return k
+
+    edges = torch.linspace(0.0, 4.0, 65, dtype=F64).tolist()
+    with torch.no_grad():
+        replay(field, TABLEAUS["dopri5"], torch.ones(2, 2, dtype=F64), edges, torch.tensor([1.0, 4.0], dtype=F64), 1e-2, 1e-2)
+    assert len(alive) == 1 + 6 * 64
+    assert most <= 6 * 9 + 1
