@@ -25,7 +25,7 @@ from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
 from ltnode.training.metrics_log import MetricsLog
 from ltnode.training.presets import train_preset
-from ltnode.training.progress import progress_bar, tensorboard
+from ltnode.training.progress import progress_bar, tensorboard, tensorboard_writer
 from ltnode.training.provenance import provenance
 from ltnode.training.run import Run, RunFolder
 from ltnode.training.status import RunStatus, TrainingError
@@ -80,6 +80,8 @@ def fit(
         )
     if resume and out is None:
         raise ConfigError("resume=True needs out, the folder of the run")
+    if config.tensorboard:
+        tensorboard_writer()  # not only after the folder was made
     device = choose_device(config.device)
     workers = Workers.start(device)
     try:

@@ -49,6 +49,19 @@ def progress_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
         yield advance
 
 
+def tensorboard_writer() -> Any:
+    """The class that writes event files.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise missing_extra("tensorboard", "tensorboard", "tensorboard = true") from None
+    return SummaryWriter
+
+
 @contextmanager
 def tensorboard(folder: Path | None, step: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """A writer of metrics lines for TensorBoard; with no folder, one that does nothing.
@@ -60,11 +73,7 @@ def tensorboard(folder: Path | None, step: int) -> Iterator[Callable[[Mapping[st
     if folder is None:
         yield lambda line: None
         return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise missing_extra("tensorboard", "tensorboard", "tensorboard = true") from None
-    writer = SummaryWriter(str(folder), purge_step=step)
+    writer = tensorboard_writer()(str(folder), purge_step=step)
 
     def write(line: Mapping[str, Any]) -> None:
         for name, value in line.items():
