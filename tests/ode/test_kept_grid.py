@@ -293,18 +293,24 @@ def test_state_dict_continues_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "status"), [(lambda t, y: 100 * y**3, Status.NON_FINITE), (stiffness(300.0), Status.MAX_STEPS)]
+    ("field", "status", "limit"),
+    [
+        (lambda t, y: torch.where(t > 0.5, torch.nan * y, y), Status.NON_FINITE, 5000),
+        (lambda t, y: 100 * y**3, Status.STEP_UNDERFLOW, 5000),
+        (stiffness(300.0), Status.MAX_STEPS, 60),
+    ],
+    ids=["non-finite", "underflow", "max steps"],
 )
-def test_a_failed_search_keeps_the_old_grid_and_reports(field, status: Status) -> None:
+def test_a_failed_search_keeps_the_old_grid_and_reports(field, status: Status, limit: int) -> None:
     """throw=True raises with the status; throw=False gives y0 at t0 and NaN elsewhere. The grid in use is not lost."""
     kept = KeptGrid()
     kept.edges = [0.0, 1.0]
     y0 = torch.ones(2, 1, dtype=F64)
     with pytest.raises(SolverError) as error:
-        odesolve(field, y0, [0.0, 1.0], 1e-6, 1e-6, grid=kept, max_steps=60)
-    assert error.value.status in (status, Status.MAX_STEPS)
-    sol = odesolve(field, y0, [0.0, 1.0], 1e-6, 1e-6, grid=kept, max_steps=60, throw=False)
-    assert sol.status in (status, Status.MAX_STEPS)
+        odesolve(field, y0, [0.0, 1.0], 1e-6, 1e-6, grid=kept, max_steps=limit)
+    assert error.value.status is status
+    sol = odesolve(field, y0, [0.0, 1.0], 1e-6, 1e-6, grid=kept, max_steps=limit, throw=False)
+    assert sol.status is status
     assert torch.equal(sol.states[0], y0)
     assert sol.states[1].isnan().all()
     assert kept.edges == [0.0, 1.0]
