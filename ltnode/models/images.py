@@ -12,8 +12,8 @@ _GROUPS = 32
 
 
 def norm(width: int) -> nn.GroupNorm:
-    """GroupNorm with 32 groups, or as many as there are channels."""
-    return nn.GroupNorm(min(_GROUPS, width), width)
+    """GroupNorm with 32 groups, or with the most that divide a number of channels that 32 does not."""
+    return nn.GroupNorm(max(n for n in range(1, _GROUPS + 1) if width % n == 0), width)
 
 
 class TimeConv2d(nn.Module):
