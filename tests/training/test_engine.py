@@ -55,7 +55,7 @@ def test_all_phases_and_hooks_are_called_in_order():
     run = ltnode.fit(model, tiny_data(32), config)
     assert model.events == ["main", "after_step", "diffusion", "after_step"] * 2 + ["finish 32"]
     line = run.history[-1]
-    assert line["lr"] == {"main.weights": 0.02, "diffusion.diffusion": 0.5}
+    assert line["lr"] == {"main.weights": 0.005, "diffusion.diffusion": 0.5}
     assert line["loss"] > 0 and line["diffusion.loss"] > 0
 
 
@@ -70,7 +70,7 @@ def test_a_phase_moves_its_own_parameters_only():
 def test_milestones_change_every_learning_rate():
     run = ltnode.fit(tiny_model(), tiny_data(), tiny_config(variational_lr=0.01, log_every=3))
     rates = [(line["lr"]["main.weights"], line["lr"]["main.variational"]) for line in run.history]
-    expected = [(0.02, 0.01)] * 4 + [(0.02 * 0.1, 0.01 * 0.1)] * 4
+    expected = [(0.005, 0.01)] * 4 + [(0.005 * 0.1, 0.01 * 0.1)] * 4
     assert np.allclose(rates, expected, rtol=1e-12)
 
 

@@ -82,7 +82,7 @@ def test_a_complete_run_with_a_damaged_model_is_finished_again(tmp_path):
 
 def test_resuming_with_another_configuration_names_what_differs(tmp_path):
     finish(TwoPhaseModel, tmp_path / "run", tiny_config(), stops=[8])
-    with pytest.raises(ConfigError, match=r"lr: 0.02 -> 0.5; milestones: \[4\] -> \[5\]"):
+    with pytest.raises(ConfigError, match=r"lr: 0.005 -> 0.5; milestones: \[4\] -> \[5\]"):
         ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(lr=0.5, milestones=(5,)), out=tmp_path / "run", resume=True)
     with pytest.raises(ConfigError, match=r"data\.n_train: 48 -> 50"):
         ltnode.fit(TwoPhaseModel(), tiny_data(50), tiny_config(), out=tmp_path / "run", resume=True)
@@ -148,3 +148,15 @@ def test_kill_9_at_ten_random_moments_loses_nothing(tmp_path, seed: int):
     ltnode.fit(tiny_model(), tiny_data(), tiny_config(**LONGER), out=tmp_path / "whole")
     kill_and_resume(tmp_path / "killed", 10, random.Random(seed))
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_lost_log_does_not_stop_a_resume(tmp_path, caplog: pytest.LogCaptureFixture):
+    """The weights are still those of the uninterrupted run; the lines before the checkpoint are gone, and the log says so."""
+    ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "whole")
+    with pytest.raises(Stop):
+        ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "run", on_log=stop_at(12))
+    (tmp_path / "run/metrics.jsonl").unlink()
+    run = ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "run", resume=True)
+    assert "lines of the log are lost" in caplog.text
+    assert [line["step"] for line in run.history] == [12, 16, 20, 24]
+    assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()

@@ -91,7 +91,7 @@ def tiny_config(**changes: Any) -> ltnode.TrainConfig:
         "epochs": 8,
         "batch_size": 16,
         "optimizer": "sgd",
-        "lr": 0.02,
+        "lr": 0.005,
         "milestones": (4,),
         "log_every": 4,
         "checkpoint_epochs": 1,
