@@ -1,0 +1,113 @@
+"""What the command line writes, all through rich: results on standard output, errors and the log on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ltnode.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_WIDTH = 160
+"""Of output that goes to a file or a pipe, where rich would guess 80 and cut tables."""
+INTERRUPTED = 130
+
+
+def out() -> Console:
+    """Standard output."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH)
+
+
+def err() -> Console:
+    """Standard error."""
+    return Console(stderr=True, width=None if sys.stderr.isatty() else _WIDTH)
+
+
+def error(message: str) -> None:
+    """One red line on standard error."""
+    err().print(Text.assemble(("error: ", "bold red"), (" ".join(message.split()), "red")), soft_wrap=True)
+
+
+def say(message: str, style: str = "") -> None:
+    """A line of plain text on standard output."""
+    out().print(Text(message, style=style), soft_wrap=True)
+
+
+def example(*commands: str) -> str:
+    """The end of a command's help: lines to copy."""
+    word = "Example" if len(commands) == 1 else "Examples"
+    return f"{word}:\n\n" + "\n\n".join(f"[bold]{escape(command)}[/bold]" for command in commands)
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> None:
+    """A table on standard output; columns in ``words`` stand to the left, numbers to the right."""
+    shown = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for column, name in enumerate(header):
+        shown.add_column(Text(name), justify="left" if column in words else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    out().print(shown)
+
+
+def words(text: str) -> list[str]:
+    """The words of a list with commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def numbers(text: str) -> list[int]:
+    """The whole numbers of a list with commas, at least one.
+
+    Raises:
+        InputError: There is none, or something is not a whole number of at least 0.
+    """
+    found = words(text)
+    if not found or not all(word.isdecimal() for word in found):
+        raise InputError(f"expected whole numbers separated by commas, for example 0 or 0,1,2, not {text!r}")
+    return [int(word) for word in found]
+
+
+@contextmanager
+def resumable(how: str) -> Iterator[None]:
+    """Ctrl-C inside ends the command with status 130 and one line that says how to go on.
+
+    Args:
+        how: What to do to continue.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        error(f"stopped. {how}")
+        raise typer.Exit(INTERRUPTED) from stopped
+
+
+def page_address(path: Path) -> str:
+    """What to put into a browser to see a page."""
+    return path.resolve().as_uri()
+
+
+class _Log(logging.Handler):
+    """Shows the lines of ltnode's own log on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        style = "yellow" if record.levelno >= logging.WARNING else "dim"
+        err().print(Text(record.getMessage(), style=style), soft_wrap=True)
+
+
+def show_log() -> None:
+    """Show ltnode's log, once however often it is asked for: where a run resumes, what it found damaged."""
+    logger = logging.getLogger("ltnode")
+    logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Log) for handler in logger.handlers):
+        logger.addHandler(_Log())
