@@ -17,7 +17,16 @@ from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
 from ltnode.models.prediction import Prediction
-from ltnode.objective import Categorical, Gaussian, Likelihood, MeanSquare, Weighting, negative_elbo, resolve_kl_weight
+from ltnode.objective import (
+    Categorical,
+    Gaussian,
+    Likelihood,
+    LossParts,
+    MeanSquare,
+    Weighting,
+    negative_elbo,
+    resolve_kl_weight,
+)
 from ltnode.ode import TABLEAUS, KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
 from ltnode.typing import Float, Tensor
 
@@ -140,7 +149,7 @@ class LatentTimeODE(Model):
         self.solver = solver or SolverOptions()
         self.objective = objective or ObjectiveOptions()
         self.augment = augment
-        self._kept = KeptGrid(t_end=self._window_end)
+        self.kept_grid = KeptGrid(t_end=self._window_end)
         steps = torch.linspace(0.0, self._window_end, 5, dtype=torch.float64)
         self.register_buffer("grid", steps)
 
@@ -190,7 +199,7 @@ class LatentTimeODE(Model):
         o = self.solver
         if o.training == "fixed":
             return [self._window_end * m / o.fixed_steps for m in range(o.fixed_steps + 1)]
-        return self._kept if o.training == "kept" else None
+        return self.kept_grid if o.training == "kept" else None
 
     def _within_window(self, times: Tensor) -> bool:
         # End-times given from outside may lie beyond the window: the grid stays that of the window.
@@ -215,28 +224,31 @@ class LatentTimeODE(Model):
         check_input(x)
         self.check_targets(x, y)
         n_data = None if n_data is None else checked_count("n_data", n_data)
-        amortized, learnt = self.end_time.amortized, self.end_time.learnable
-        kl_weight = resolve_kl_weight(self.objective.kl_weight, n_data, amortized) if learnt else 0.0
         times = self._drawn_times(x) if times is None else self._given_times(times, x)
-        h = self.initial_state(x)
-        distribution = self.end_time(x if amortized else None)
-        solution = self.solve(h, times)
+        solution = self.solve(self.initial_state(x), times)
         self.solve_stats = solution.stats
         outputs = self.outputs_at(solution.states)
         self.check_labels(y, outputs.shape[-1])
+        parts = self.objective_parts(x, y, times, outputs, n_data)
+        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
+        self.loss_parts = replace(parts, loss=parts.loss.detach())
+        return parts.loss
+
+    def objective_parts(self, x: Tensor, y: Tensor, times: Tensor, outputs: Tensor, n_data: int | None) -> LossParts:
+        """The objective from the members' outputs at the training times; reads no values, so it can be captured."""
+        amortized, learnt = self.end_time.amortized, self.end_time.learnable
+        kl_weight = resolve_kl_weight(self.objective.kl_weight, n_data, amortized) if learnt else 0.0
+        distribution = self.end_time(x if amortized else None) if learnt else None
         low, high = self.end_time.window
-        parts = negative_elbo(
+        return negative_elbo(
             self.likelihood.log_prob(outputs, y),
             times,
-            distribution.log_prob(times.to(x.dtype)) if learnt else None,
-            distribution.kl() if learnt else None,
+            None if distribution is None else distribution.log_prob(times.to(x.dtype)),
+            None if distribution is None else distribution.kl(),
             Weighting.parse(self.objective.weighting),
             kl_weight,
             high - low,
         )
-        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
-        self.loss_parts = replace(parts, loss=parts.loss.detach())
-        return parts.loss
 
     def _drawn_times(self, x: Tensor) -> Tensor:
         o, batch = self.objective, x.shape[0] if self.end_time.amortized else None
@@ -299,11 +311,11 @@ class LatentTimeODE(Model):
 
     def solver_state(self) -> dict[str, Any]:
         """The kept grid."""
-        return self._kept.state_dict()
+        return self.kept_grid.state_dict()
 
     def load_solver_state(self, state: dict[str, Any]) -> None:
         """Continue with a kept grid."""
-        self._kept.load_state_dict(state)
+        self.kept_grid.load_state_dict(state)
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 

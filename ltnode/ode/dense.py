@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
@@ -42,10 +43,22 @@ def dense_weights(
     first = torch.arange(length.shape[-1], device=t.device) == 0
     holds = ((t > left) | (first & (t >= left))) & (t <= right)
     theta = torch.where(holds, (t - left) / divisor, (t > right).to(torch.float64))
-    coefficients = torch.tensor(tableau.dense, dtype=torch.float64, device=t.device)
+    coefficients = _dense_table(tableau, t.device)
     powers = torch.stack([theta**p for p in range(1, coefficients.shape[1] + 1)], dim=-1)
     # A step of length zero holds a time only at the very start, where the derivative in time is the first stage.
     return torch.where(holds, divisor, length)[..., None] * (powers @ coefficients.mT)
+
+
+def _dense_table(tableau: ButcherTableau, device: torch.device) -> Tensor:
+    """Coefficients of the dense output on the device; on CUDA kept there, since a captured program cannot copy from the host."""
+    if device.type == "cuda" and not torch.compiler.is_compiling():
+        return _table_on_device(tableau, device)
+    return torch.tensor(tableau.dense, dtype=torch.float64, device=device)
+
+
+@cache
+def _table_on_device(tableau: ButcherTableau, device: torch.device) -> Tensor:
+    return torch.tensor(tableau.dense, dtype=torch.float64, device=device)
 
 
 def combine(base: Tensor, weights: Tensor, stages: Sequence[Tensor]) -> Tensor:

@@ -110,8 +110,10 @@ def _intervals(edges: Edges) -> Sequence[tuple[Time, Time]]:
 
 
 def traced(x: Tensor) -> bool:
-    """Whether the values of x must not be read: under torch.compile, export or a function transform."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
+    """Whether the values of x must not be read: under torch.compile, export, a function transform or CUDA graph capture."""
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+        return True
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _stack_norms(norms: list[Tensor], y0: Tensor, per_sample: bool) -> Tensor:

@@ -19,6 +19,10 @@ _ORDER = 1
 """Keeps the words of the data order apart from those of augmentation and end-times, which hash (seed, ...) too."""
 
 
+_BLOCK = 32
+"""Batches that are augmented and normalised together on CUDA."""
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """One process's share of the examples of one step.
@@ -108,6 +112,9 @@ class TrainingData:
         n = len(self.train)
         size = self.config.batch_size or n
         order = self.epoch_order(epoch).to(self.train.x.device)
+        if self.train.x.is_cuda and world == 1:
+            yield from self._cuda_batches(epoch, skip, order, size)
+            return
         everything = size >= n and world == 1
         for position in range(skip, self.steps_per_epoch):
             whole = order[position * size : (position + 1) * size]
@@ -120,6 +127,17 @@ class TrainingData:
             )
             step = epoch * self.steps_per_epoch + position
             yield Batch(self._inputs(x), examples.y, indices, step, epoch, len(indices) / len(whole))
+
+    def _cuda_batches(self, epoch: int, skip: int, order: Tensor, size: int) -> Iterator[Batch]:
+        """The same batches, prepared many at a time: their dozens of small kernels would cost more than a training step."""
+        for first in range(skip, self.steps_per_epoch, _BLOCK):
+            positions = range(first, min(first + _BLOCK, self.steps_per_epoch))
+            indices = order[first * size : (positions[-1] + 1) * size]
+            examples = self.train.select(indices)
+            x = self._inputs(self.dataset.prepare(examples.x, seed=self.config.seed, epoch=epoch, indices=indices))
+            shares = zip(positions, x.split(size), examples.y.split(size), indices.split(size), strict=True)
+            for position, part, y, own in shares:
+                yield Batch(part, y, own, epoch * self.steps_per_epoch + position, epoch, 1.0)
 
     def evaluation_inputs(self, split: Split, limit: int | None = None) -> tuple[Tensor, Tensor]:
         """The first examples of a split, normalised but not augmented, and their targets."""

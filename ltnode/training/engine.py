@@ -20,6 +20,7 @@ from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
 from ltnode.ode import SolverError
 from ltnode.training import checkpoint, saving, tensor_file
+from ltnode.training.accelerated import accelerated_step
 from ltnode.training.batches import TrainingData, as_dataset
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
@@ -133,9 +134,11 @@ class _Training:
         model.to(device).train()
         workers.same_start(model)
         self.optimizers = make_optimizers(model, config)
-        self.step_function: TrainingStep = EagerStep(
-            model, self.optimizers, config, len(self.data.train), workers, check=device.type == "cpu"
-        )
+        example, _ = self.data.evaluation_inputs(self.data.train, 1)
+        n_data = len(self.data.train)
+        self.step_function: TrainingStep = accelerated_step(
+            model, self.optimizers, config, n_data, device, workers.world, example
+        ) or EagerStep(model, self.optimizers, config, n_data, workers, check=device.type == "cpu")
         self.folder = None if out is None else RunFolder(out)
         self.result = Run(model, config, out)
         self.log = MetricsLog(device)

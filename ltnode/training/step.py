@@ -93,7 +93,7 @@ class EagerStep:
                 raise TrainingError(RunStatus.SOLVER_FAILED, f"step {batch.step}: {error}") from error
             # The other processes wait for this one's gradients: tell them by a loss that is no number.
             return {name: torch.full((), torch.nan, device=batch.x.device) for name in names}, error
-        (loss * batch.share).backward()  # type: ignore[no-untyped-call]
+        (loss * batch.share).backward()
         pieces = {"loss": loss}
         if model.loss_parts is not None:
             pieces["expected_log_likelihood"] = model.loss_parts.expected_log_likelihood

@@ -1,0 +1,319 @@
+"""The whole trajectory of the convolutional field, one sample per program.
+
+The field is ``f(t, h) = GN3(conv2[t, relu(GN2(conv1[t, relu(GN1(h))]))])``; every piece of it treats each sample on its own,
+and on a given grid so does the Runge-Kutta method. One program therefore carries one sample through all steps and stages, and
+one launch does the forward pass of a batch; a second one does the backward pass. Between two convolutions a sample's
+activations go through memory (they are shifted by the taps), everything else stays in registers.
+
+A tile is (positions padded to a power of two, channels); memory is (stage evaluation, sample, position, channel).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _group_mean(x, count, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
+    """Mean over positions and over the channels of a group, as a value per channel; x is zero at padded positions."""
+    per_channel = tl.sum(x, axis=0)
+    grouped = tl.sum(tl.reshape(per_channel, (GROUPS, CHANNELS // GROUPS)), axis=1) / count
+    spread = tl.broadcast_to(grouped[:, None], (GROUPS, CHANNELS // GROUPS))
+    return tl.reshape(spread, (CHANNELS,))
+
+
+@triton.jit
+def _normalise(z, valid, count, eps, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
+    """Normalised values and 1/std per channel."""
+    z = tl.where(valid, z, 0.0)
+    mean = _group_mean(z, count, CHANNELS, GROUPS)
+    centred = tl.where(valid, z - mean[None, :], 0.0)
+    rstd = 1.0 / tl.sqrt(_group_mean(centred * centred, count, CHANNELS, GROUPS) + eps)
+    return centred * rstd[None, :], rstd
+
+
+@triton.jit
+def _normalise_backward(d, normalised, rstd, count, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
+    """Gradient of the input from the gradient d of the normalised values (zero at padded positions)."""
+    mean_d = _group_mean(d, count, CHANNELS, GROUPS)
+    mean_dx = _group_mean(d * normalised, count, CHANNELS, GROUPS)
+    return rstd[None, :] * (d - mean_d[None, :] - normalised * mean_dx[None, :])
+
+
+@triton.jit
+def _conv3x3(
+    source,
+    weight,
+    SIGN: tl.constexpr,
+    SIDE: tl.constexpr,
+    TILE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """Sum over the nine taps of the shifted sample times the tap's matrix (9, in, out); SIGN -1 shifts the other way."""
+    position = tl.arange(0, TILE)
+    channel = tl.arange(0, CHANNELS)
+    row = position // SIDE
+    column = position % SIDE
+    total = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+    matrix = channel[:, None] * CHANNELS + channel[None, :]
+    for first in range(0, 9, UNROLL):
+        # A few taps at a time, so that their loads are under way together.
+        for u in tl.static_range(UNROLL):
+            tap = first + u
+            dr = SIGN * (tap // 3 - 1)
+            dc = SIGN * (tap % 3 - 1)
+            inside = (row + dr >= 0) & (row + dr < SIDE) & (column + dc >= 0) & (column + dc < SIDE) & (row < SIDE)
+            cell = (position + dr * SIDE + dc)[:, None] * CHANNELS + channel[None, :]
+            shifted = tl.load(source + cell, mask=inside[:, None], other=0.0)
+            taps = tl.load(weight + tap * CHANNELS * CHANNELS + matrix)
+            total = tl.dot(shifted, taps, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def forward_kernel(
+    y0,
+    starts,
+    lengths,
+    n_steps,
+    table_a,
+    table_c,
+    table_e,
+    weight1,
+    weight2,
+    bias1,
+    bias2,
+    map1,
+    map2,
+    gamma1,
+    beta1,
+    gamma2,
+    beta2,
+    gamma3,
+    beta3,
+    stages,
+    active1,
+    active2,
+    normal1,
+    normal2,
+    normal3,
+    rstd1,
+    rstd2,
+    rstd3,
+    error_squares,
+    y_end,
+    batch,
+    rtol,
+    atol,
+    eps,
+    SIDE: tl.constexpr,
+    TILE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    N_STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr,
+    SAVE: tl.constexpr,
+):
+    """All steps of one sample.
+
+    Stage evaluation j = m (N_STAGES - 1) + i is stage i of step m; the last stage of a step is the first of the next.
+    With SAVE the normalised values and 1/std of every norm are kept for the backward pass; the activations always are (the
+    convolutions read them shifted), but without SAVE every evaluation uses the same place.
+    """
+    sample = tl.program_id(0).to(tl.int64)
+    position = tl.arange(0, TILE)
+    channel = tl.arange(0, CHANNELS)
+    size: tl.constexpr = SIDE * SIDE * CHANNELS
+    count: tl.constexpr = SIDE * SIDE * (CHANNELS // GROUPS)
+    valid = (position < SIDE * SIDE)[:, None]
+    tile = position[:, None] * CHANNELS + channel[None, :]
+    own = sample * size
+    every = batch.to(tl.int64) * size
+    g1 = tl.load(gamma1 + channel)
+    b1 = tl.load(beta1 + channel)
+    g2 = tl.load(gamma2 + channel)
+    b2 = tl.load(beta2 + channel)
+    g3 = tl.load(gamma3 + channel)
+    b3 = tl.load(beta3 + channel)
+    y = tl.load(y0 + own + tile, mask=valid, other=0.0).to(tl.float32)
+    for m in range(0, n_steps):
+        start = tl.load(starts + m)
+        length = tl.load(lengths + m)
+        first = tl.where(m == 0, 0, 1)
+        argument = y
+        for i in range(first, N_STAGES):
+            argument = y
+            for j in range(0, i):
+                a = tl.load(table_a + i * N_STAGES + j) * length
+                k = tl.load(stages + (m * (N_STAGES - 1) + j) * every + own + tile, mask=valid, other=0.0)
+                argument += a * k
+            t = start + tl.load(table_c + i) * length
+            evaluation = m * (N_STAGES - 1) + i
+            kept = evaluation * every if SAVE else 0
+            kept_rows = (evaluation * batch + sample) * CHANNELS if SAVE else sample * CHANNELS
+
+            x, r = _normalise(argument, valid, count, eps, CHANNELS, GROUPS)
+            a1 = tl.where(valid, tl.maximum(x * g1[None, :] + b1[None, :], 0.0), 0.0)
+            tl.store(active1 + kept + own + tile, a1.to(active1.dtype.element_ty), mask=valid)
+            if SAVE:
+                tl.store(normal1 + kept + own + tile, x.to(normal1.dtype.element_ty), mask=valid)
+                tl.store(rstd1 + kept_rows + channel, r)
+            tl.debug_barrier()
+            z = _conv3x3(active1 + kept + own, weight1, 1, SIDE, TILE, CHANNELS, PRECISION, UNROLL)
+            z += tl.load(bias1 + channel)[None, :] + t * tl.load(map1 + tile, mask=valid, other=0.0)
+
+            x, r = _normalise(z, valid, count, eps, CHANNELS, GROUPS)
+            a2 = tl.where(valid, tl.maximum(x * g2[None, :] + b2[None, :], 0.0), 0.0)
+            tl.store(active2 + kept + own + tile, a2.to(active2.dtype.element_ty), mask=valid)
+            if SAVE:
+                tl.store(normal2 + kept + own + tile, x.to(normal2.dtype.element_ty), mask=valid)
+                tl.store(rstd2 + kept_rows + channel, r)
+            tl.debug_barrier()
+            z = _conv3x3(active2 + kept + own, weight2, 1, SIDE, TILE, CHANNELS, PRECISION, UNROLL)
+            z += tl.load(bias2 + channel)[None, :] + t * tl.load(map2 + tile, mask=valid, other=0.0)
+
+            x, r = _normalise(z, valid, count, eps, CHANNELS, GROUPS)
+            if SAVE:
+                tl.store(normal3 + kept + own + tile, x.to(normal3.dtype.element_ty), mask=valid)
+                tl.store(rstd3 + kept_rows + channel, r)
+            k_new = x * g3[None, :] + b3[None, :]
+            tl.store(stages + evaluation * every + own + tile, k_new, mask=valid)
+            tl.debug_barrier()
+        error = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+        for j in range(0, N_STAGES):
+            e = tl.load(table_e + j) * length
+            k = tl.load(stages + (m * (N_STAGES - 1) + j) * every + own + tile, mask=valid, other=0.0)
+            error += e * k
+        ratio = error / (atol + rtol * tl.maximum(tl.abs(y), tl.abs(argument)))
+        ratio = tl.where(valid, ratio, 0.0)
+        tl.store(error_squares + m * batch + sample, tl.sum(tl.sum(ratio * ratio, axis=1), axis=0))
+        y = argument
+    tl.store(y_end + own + tile, y, mask=valid)
+
+
+@triton.jit
+def backward_kernel(
+    d_stages,
+    d_y0,
+    starts,
+    lengths,
+    n_steps,
+    table_a,
+    weight1,
+    weight2,
+    gamma1,
+    beta1,
+    gamma2,
+    beta2,
+    gamma3,
+    normal1,
+    normal2,
+    normal3,
+    rstd1,
+    rstd2,
+    rstd3,
+    d_conv1,
+    d_conv2,
+    d_argument,
+    d_affine,
+    batch,
+    SIDE: tl.constexpr,
+    TILE: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    N_STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """Reverse sweep of one sample: from the gradients of all stages to those of the initial state and of the convolutions.
+
+    ``weight1`` and ``weight2`` are (9, out, in) here. ``d_conv1``, ``d_conv2`` receive the gradients of the convolutions'
+    outputs for every evaluation, from which the caller takes the weight gradients in one call over all of them; ``d_argument``
+    is room for the stage arguments' gradients of the current step; ``d_affine`` (B, 6, C) receives those of the norms' scale
+    and shift.
+    """
+    sample = tl.program_id(0).to(tl.int64)
+    position = tl.arange(0, TILE)
+    channel = tl.arange(0, CHANNELS)
+    size: tl.constexpr = SIDE * SIDE * CHANNELS
+    count: tl.constexpr = SIDE * SIDE * (CHANNELS // GROUPS)
+    valid = (position < SIDE * SIDE)[:, None]
+    tile = position[:, None] * CHANNELS + channel[None, :]
+    own = sample * size
+    every = batch.to(tl.int64) * size
+    g1 = tl.load(gamma1 + channel)
+    b1 = tl.load(beta1 + channel)
+    g2 = tl.load(gamma2 + channel)
+    b2 = tl.load(beta2 + channel)
+    g3 = tl.load(gamma3 + channel)
+    d_g1 = tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_b1 = tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_g2 = tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_b2 = tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_g3 = tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_b3 = tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_y = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+    carried = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+    for back in range(0, n_steps):
+        m = n_steps - 1 - back
+        length = tl.load(lengths + m)
+        last = tl.where(m == 0, N_STAGES, N_STAGES - 1)
+        d_state = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+        for back_i in range(0, last):
+            i = N_STAGES - 1 - back_i
+            evaluation = m * (N_STAGES - 1) + i
+            kept = evaluation * every + own
+            kept_rows = (evaluation * batch + sample) * CHANNELS
+            d = tl.load(d_stages + kept + tile, mask=valid, other=0.0).to(tl.float32)
+            # The last stage of this step is the first of the next, whose share was left in ``carried``.
+            d += tl.where(i == N_STAGES - 1, 1.0, 0.0) * carried
+            for later in range(i + 1, N_STAGES):
+                a = tl.load(table_a + later * N_STAGES + i) * length
+                d += a * tl.load(d_argument + later * every + own + tile, mask=valid, other=0.0)
+
+            x = tl.load(normal3 + kept + tile, mask=valid, other=0.0).to(tl.float32)
+            r = tl.load(rstd3 + kept_rows + channel)
+            d_g3 += tl.sum(d * x, axis=0)
+            d_b3 += tl.sum(d, axis=0)
+            d = _normalise_backward(d * g3[None, :], x, r, count, CHANNELS, GROUPS)
+            tl.store(d_conv2 + kept + tile, d.to(d_conv2.dtype.element_ty), mask=valid)
+            tl.debug_barrier()
+            d = _conv3x3(d_conv2 + kept, weight2, -1, SIDE, TILE, CHANNELS, PRECISION, UNROLL)
+
+            x = tl.load(normal2 + kept + tile, mask=valid, other=0.0).to(tl.float32)
+            r = tl.load(rstd2 + kept_rows + channel)
+            d = tl.where((x * g2[None, :] + b2[None, :] > 0.0) & valid, d, 0.0)
+            d_g2 += tl.sum(d * x, axis=0)
+            d_b2 += tl.sum(d, axis=0)
+            d = _normalise_backward(d * g2[None, :], x, r, count, CHANNELS, GROUPS)
+            tl.store(d_conv1 + kept + tile, d.to(d_conv1.dtype.element_ty), mask=valid)
+            tl.debug_barrier()
+            d = _conv3x3(d_conv1 + kept, weight1, -1, SIDE, TILE, CHANNELS, PRECISION, UNROLL)
+
+            x = tl.load(normal1 + kept + tile, mask=valid, other=0.0).to(tl.float32)
+            r = tl.load(rstd1 + kept_rows + channel)
+            d = tl.where((x * g1[None, :] + b1[None, :] > 0.0) & valid, d, 0.0)
+            d_g1 += tl.sum(d * x, axis=0)
+            d_b1 += tl.sum(d, axis=0)
+            d = _normalise_backward(d * g1[None, :], x, r, count, CHANNELS, GROUPS)
+            # The last stage's argument is the state at the end of the step.
+            d += tl.where(i == N_STAGES - 1, 1.0, 0.0) * d_y
+            tl.store(d_argument + i * every + own + tile, d, mask=valid)
+            tl.debug_barrier()
+            d_state += tl.where(valid, d, 0.0)
+        d_y = d_state
+        carried = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+        for later in range(1, N_STAGES):
+            a = tl.load(table_a + later * N_STAGES) * length
+            carried += a * tl.load(d_argument + later * every + own + tile, mask=valid, other=0.0)
+        tl.debug_barrier()
+    tl.store(d_y0 + own + tile, d_y, mask=valid)
+    rows = d_affine + sample * 6 * CHANNELS + channel
+    tl.store(rows, d_g1)
+    tl.store(rows + CHANNELS, d_b1)
+    tl.store(rows + 2 * CHANNELS, d_g2)
+    tl.store(rows + 3 * CHANNELS, d_b2)
+    tl.store(rows + 4 * CHANNELS, d_g3)
+    tl.store(rows + 5 * CHANNELS, d_b3)

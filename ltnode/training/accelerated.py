@@ -1,0 +1,287 @@
+"""A training step as one CUDA graph: forward, backward, error check and update in a single launch.
+
+The grid of the previous steps is replayed and its embedded error comes out of the same pass. Inside a graph nothing can be
+decided on the host, so a pass whose error check fails masks its own update on the device; the host sees it a few steps later,
+counts it and searches a new grid. The eager step is the reference.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ltnode.errors import ConfigError
+from ltnode.models import LatentTimeODE, Model
+from ltnode.ode import SolverError, Stats, Status
+from ltnode.ode.replay import replay
+from ltnode.ode.search import Tolerance
+from ltnode.ode.tableau import get_tableau
+from ltnode.ode.trace import no_trace
+from ltnode.training.batches import Batch
+from ltnode.training.config import TrainConfig
+from ltnode.training.status import RunStatus, TrainingError
+from ltnode.training.step import Optimizers, autocast
+from ltnode.typing import Tensor
+
+_LOG = logging.getLogger("ltnode")
+_LAG = 3
+"""Steps that the host runs ahead of the device before it looks at an error check."""
+_WARM_UPS = 3
+
+
+def why_not_captured(model: Model, config: TrainConfig, device: torch.device, world: int) -> str | None:
+    """Why a training step of this model cannot be captured; None where it can."""
+    if device.type != "cuda":
+        return f"the device is {device.type}, and CUDA graphs need CUDA"
+    if not isinstance(model, LatentTimeODE):
+        return f"{type(model).__name__} has no captured step"
+    if model.solver.training == "fixed":
+        return "fixed steps have no error check"
+    if config.optimizer != "sgd":
+        return f"the captured update is SGD's, not {config.optimizer}'s"
+    if world > 1:
+        return "the batch is shared by several processes"
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
+            return f"{name} ({type(module).__name__}) changes from pass to pass"
+    return None
+
+
+@dataclass
+class _Captured:
+    """One graph with its static inputs and outputs."""
+
+    graph: torch.cuda.CUDAGraph
+    x: Tensor
+    y: Tensor
+    times: Tensor
+    edges: Tensor
+    parts: dict[str, Tensor]
+    norms: Tensor
+    generation: int
+
+
+@dataclass
+class _FlatSGD:
+    """SGD on the flattened parameters of one optimiser, with the update masked by a device flag.
+
+    The momentum is the optimiser's own: its state holds views of the flat buffer, so checkpoints are those of the eager step.
+    """
+
+    optimizer: torch.optim.Optimizer
+    parameters: list[nn.Parameter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        groups = self.optimizer.param_groups
+        self.parameters = [p for g in groups for p in g["params"]]
+        sizes = [p.numel() for p in self.parameters]
+        device = self.parameters[0].device
+        self._momentum_factor, self._nesterov = groups[0]["momentum"], groups[0]["nesterov"]
+        self._decay = torch.cat([torch.full((p.numel(),), float(g["weight_decay"])) for g in groups for p in g["params"]]).to(
+            device
+        )
+        self._rates = torch.zeros(sum(sizes), device=device)
+        self._momentum = torch.zeros(sum(sizes), device=device)
+        for p, part in zip(self.parameters, self._momentum.split(sizes), strict=True):
+            state = self.optimizer.state[p]
+            if state.get("momentum_buffer") is not None:
+                part.copy_(state["momentum_buffer"].reshape(-1))
+            state["momentum_buffer"] = part.view_as(p)
+        self._sizes = sizes
+        self._known: tuple[float, ...] = ()
+        self.refresh_rates()
+
+    def refresh_rates(self) -> None:
+        """Take over the groups' learning rates; does nothing while they stay."""
+        rates = tuple(float(g["lr"]) for g in self.optimizer.param_groups)
+        if rates != self._known:
+            numbers = [torch.full((p.numel(),), float(g["lr"])) for g in self.optimizer.param_groups for p in g["params"]]
+            self._rates.copy_(torch.cat(numbers))
+            self._known = rates
+
+    @torch.no_grad()
+    def update(self, gradients: tuple[Tensor, ...], valid: Tensor) -> None:
+        """One step where ``valid`` holds; parameters and momentum stay as they are where it does not."""
+        p = torch.cat([q.reshape(-1) for q in self.parameters])
+        d = torch.cat([g.reshape(-1) for g in gradients]) + self._decay * p
+        momentum = self._momentum_factor * self._momentum + d
+        change = d + self._momentum_factor * momentum if self._nesterov else momentum
+        new = torch.where(valid, p - self._rates * change, p)
+        self._momentum.copy_(torch.where(valid, momentum, self._momentum))
+        parts = [part.view_as(q) for part, q in zip(new.split(self._sizes), self.parameters, strict=True)]
+        torch._foreach_copy_(list[Tensor](self.parameters), parts)
+
+
+class GraphStep:
+    """`TrainingStep` that replays one CUDA graph per (batch size, number of steps).
+
+    Args:
+        model: A latent-time model in train mode on CUDA.
+        optimizers: Those of the eager step; SGD.
+        config: Precision, seed and ``accelerate``.
+        n_data: Number of training examples.
+        fused: Use the fused kernels of `ltnode.kernels`.
+    """
+
+    def __init__(self, model: LatentTimeODE, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool) -> None:
+        self.model, self.config, self.n_data, self.fused = model, config, n_data, fused
+        self.optimizer = optimizers["main"]
+        self._sgd: _FlatSGD | None = None
+        self.tableau = get_tableau(model.solver.method)
+        self.kept = model.kept_grid
+        device = next(model.parameters()).device
+        self._graphs: dict[tuple[int, int], _Captured] = {}
+        self._pool: Any = None
+        self._enabled = torch.zeros((), dtype=torch.bool, device=device)
+        self._failures = torch.zeros((), dtype=torch.long, device=device)
+        self._pending: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
+        self._generation = 0
+
+    @property
+    def sgd(self) -> _FlatSGD:
+        """The update; made at the first step, when a resumed run has put the optimiser's state back."""
+        if self._sgd is None:
+            self._sgd = _FlatSGD(self.optimizer)
+        return self._sgd
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Update the model; see `TrainingStep`."""
+        times = self.model.training_times(len(batch.indices), self.config.seed, batch.step, batch.indices)
+        self._look_back(batch)
+        if self.kept.edges is None:
+            self._refresh(batch)
+        assert self.kept.edges is not None
+        self.sgd.refresh_rates()
+        key = (len(batch.indices), len(self.kept.edges) - 1)
+        captured = self._graphs.get(key)
+        if captured is None:
+            captured = self._graphs[key] = self._capture(batch, times)
+        captured.x.copy_(batch.x, non_blocking=True)
+        captured.y.copy_(batch.y, non_blocking=True)
+        captured.times.copy_(times, non_blocking=True)
+        if captured.generation != self._generation:
+            captured.edges.copy_(torch.tensor(self.kept.edges, dtype=torch.float64))
+            captured.generation = self._generation
+        captured.graph.replay()
+        self._note(captured.norms)
+        self.kept.n_solves += 1
+        n = len(self.kept.edges) - 1
+        self.model.solve_stats = Stats(n, 0, self.tableau.evaluations(n))
+        return {name: value.clone() for name, value in captured.parts.items()}
+
+    def counts(self) -> dict[str, int]:
+        """Masked updates and grid searches so far."""
+        return {"masked_updates": int(self._failures), "grid_searches": self.kept.n_searches}
+
+    def _note(self, norms: Tensor) -> None:
+        host = torch.empty(norms.shape, pin_memory=True)
+        host.copy_(norms, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        self._pending.append((event, host, self._generation))
+
+    def _look_back(self, batch: Batch) -> None:
+        """Read the error check of a few steps ago; search a new grid where it failed or where fewer steps would do."""
+        if len(self._pending) < _LAG:
+            return
+        event, norms, generation = self._pending.popleft()
+        event.synchronize()
+        if generation != self._generation:
+            return
+        if not bool((norms < 1.0).all()):
+            self.kept.n_failed_checks += 1
+            self._refresh(batch)
+        elif self.kept.wants_fewer(norms, self.tableau.error_order):
+            self._refresh(batch, fewer=True)
+
+    def _refresh(self, batch: Batch, fewer: bool = False) -> None:
+        model, o = self.model, self.model.solver
+        tolerance = Tolerance(o.rtol, o.atol, o.max_steps)
+        with torch.no_grad(), no_trace(model.field, batch.x.device), autocast(self.config.precision, batch.x.device):
+            h = model.initial_state(batch.x).float()
+            search = self.kept.try_fewer if fewer else self.kept.refresh
+            found = search(model.field, self.tableau, h, 0.0, model.end_time.window[1], tolerance)
+        if found.status is not Status.OK:
+            stats = Stats(0, found.n_rejected, found.n_evaluations)
+            error = SolverError(found.status, 0.0, model.end_time.window[1], stats)
+            raise TrainingError(RunStatus.SOLVER_FAILED, f"step {batch.step}: {error}") from error
+        self._generation += 1
+
+    def _pass(self, x: Tensor, y: Tensor, times: Tensor, edges: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Forward, backward and masked update: what the graph holds."""
+        model, o = self.model, self.model.solver
+        if self.fused:
+            from ltnode.models.fused import fused_outputs
+
+            outputs, norms = fused_outputs(model, x, times, edges, self.config.precision)
+        else:
+            with autocast(self.config.precision, x.device):
+                h = model.initial_state(x).float()
+                result = replay(model.field, self.tableau, h, edges, times, o.rtol, o.atol)
+                outputs, norms = model.outputs_at(result.states).float(), result.norms
+        parts = model.objective_parts(x, y, times, outputs.float(), self.n_data)
+        gradients = torch.autograd.grad(parts.loss, self.sgd.parameters)
+        valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._enabled
+        self._failures += ~valid & self._enabled
+        self.sgd.update(gradients, valid)
+        model.after_step()
+        pieces = {"loss": parts.loss, "expected_log_likelihood": parts.expected_log_likelihood, "kl": parts.kl}
+        return {name: value.detach() for name, value in pieces.items()}, norms
+
+    def _capture(self, batch: Batch, times: Tensor) -> _Captured:
+        device = batch.x.device
+        x, y = batch.x.clone(), batch.y.clone()
+        times = times.to(device).clone()
+        edges = torch.tensor(self.kept.edges, dtype=torch.float64, device=device)
+        self._enabled.fill_(False)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                self._pass(x, y, times, edges)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            parts, norms = self._pass(x, y, times, edges)
+        self._pool = self._pool or graph.pool()
+        self._enabled.fill_(True)
+        kind = "fused kernels" if self.fused else "captured layers"
+        _LOG.info("captured a training step: batch %d, %d solver steps, %s", len(y), len(edges) - 1, kind)
+        return _Captured(graph, x, y, times, edges, parts, norms, self._generation)
+
+
+def accelerated_step(
+    model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int, device: torch.device, world: int, example: Tensor
+) -> GraphStep | None:
+    """The fastest step that ``accelerate`` allows and the model permits; None for the eager one, with the reason in the log.
+
+    Raises:
+        ConfigError: ``accelerate`` names a way that this model cannot go.
+    """
+    wish = config.accelerate
+    if wish == "off":
+        return None
+    reason = why_not_captured(model, config, device, world)
+    if reason is not None:
+        if wish in ("graph", "fused"):
+            raise ConfigError(f"accelerate = {wish!r} is not possible: {reason}; use 'auto' or 'off'")
+        if device.type == "cuda":
+            _LOG.info("training runs eagerly: %s", reason)
+        return None
+    assert isinstance(model, LatentTimeODE)
+    fused = False
+    if wish in ("auto", "fused"):
+        from ltnode.models.fused import why_not_fused
+
+        reason = why_not_fused(model, example)
+        if reason is not None and wish == "fused":
+            raise ConfigError(f"accelerate = 'fused' is not possible: {reason}; use 'auto', 'graph' or 'off'")
+        if reason is not None:
+            _LOG.info("training is captured without fused kernels: %s", reason)
+        fused = reason is None
+    return GraphStep(model, optimizers, config, n_data, fused)
