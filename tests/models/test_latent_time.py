@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 import ltnode
 from ltnode import AmortizedGammaTime, GammaTime, LatentTimeODE
@@ -85,14 +85,14 @@ def test_more_samples_cost_no_more_evaluations(name: str) -> None:
     assert counts[0] == counts[1]
 
 
-class LargestTensor(TorchDispatchMode):
+class LargestTensor(TorchFunctionMode):
     """Records the number of elements of the largest tensor that any operation returns."""
 
     def __init__(self) -> None:
         super().__init__()
         self.numel = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for value in out if isinstance(out, tuple | list) else (out,):
             if isinstance(value, Tensor):
@@ -144,7 +144,7 @@ def test_statistics_are_the_calls_of_the_field(tolerance: float, steps: str) -> 
 
 @pytest.mark.xfail(strict=True, reason="the stored-grid solve goes on with a sample beyond its own end")
 def test_a_later_end_time_of_a_batch_mate_does_no_harm() -> None:
-    """dh/dt = 0.32 h^3 from 1.25 is infinite at t = 1: an input that ends at 0.3 must not care whether a batch-mate goes to 2.8."""
+    """dh/dt = 0.32 h^3 from 1.25 is infinite at t = 1: whoever ends at 0.3 must not care for a batch-mate that goes to 2.8."""
 
     class Cubic(nn.Module):
         def forward(self, t: Tensor, h: Tensor) -> Tensor:
