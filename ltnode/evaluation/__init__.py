@@ -1,1 +1,22 @@
-"""."""
+"""Evaluation: from a trained model to rows of results.
+
+Read in this order: ``evaluate`` (the one entry), ``subject`` (what is evaluated), ``predict`` (predictions of a whole set),
+``protocols/`` (one file per kind of test), ``shifts`` and ``attacks`` (what is done to the images), ``results`` (rows and files).
+"""
+
+from ltnode.evaluation.evaluate import default_protocols, evaluate
+from ltnode.evaluation.options import EvaluationOptions
+from ltnode.evaluation.protocols import PROTOCOLS, Protocol
+from ltnode.evaluation.results import Cost, ResultRow, read_provenance, read_rows
+
+__all__ = [
+    "PROTOCOLS",
+    "Cost",
+    "EvaluationOptions",
+    "Protocol",
+    "ResultRow",
+    "default_protocols",
+    "evaluate",
+    "read_provenance",
+    "read_rows",
+]

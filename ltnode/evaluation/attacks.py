@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ltnode.errors import InputError
-from ltnode.typing import Float, Int, Tensor
+from ltnode.typing import Float, Int, Num, Tensor
 
 PAPER_EPSILONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 """The strengths of the paper's FGSM protocol, in units of the normalised input."""
@@ -61,9 +61,44 @@ def fgsm(
         Adversarial inputs and the share of exactly zero gradients.
     """
     ball = _Ball.around(x, epsilon, low, high)
+    sign = gradient_sign(log_probs_fn, x, y)
+    return Attack(ball.clamp(x + ball.epsilon * sign), _zero_share(sign))
+
+
+def gradient_sign(log_probs_fn: LogProbs, x: Float[Tensor, "B *rest"], y: Int[Tensor, " B"]) -> Float[Tensor, "B *rest"]:
+    """Sign of the gradient of ``-log p_y`` in x, in {-1, 0, 1}: the direction of `fgsm` for every strength at once.
+
+    The model's own gradients are left as they are.
+
+    Args:
+        log_probs_fn: (B, ...) -> (B, C) log of the averaged probabilities.
+        x: (B, C_in, ...) clean inputs.
+        y: (B,) class indices.
+    """
     _check_labels(y, x)
-    step = _sign_of_gradient(log_probs_fn, x, y)
-    return Attack(ball.clamp(x + ball.epsilon * step), _zero_share(step))
+    # Callers often evaluate under no_grad or inference_mode, where the gradient would silently be missing.
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = x.detach().clone().requires_grad_()
+        log_probs = _check_log_probs(log_probs_fn(leaf), y)
+        # The sum over examples, not the mean: each gradient keeps its full size and does not underflow.
+        loss = -_chosen(log_probs, y).sum()
+        (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True) if loss.requires_grad else (None,)
+    if gradient is None:
+        raise InputError("log_probs_fn does not depend differentiably on x: remove no_grad, detach or argmax from it.")
+    if not bool(gradient.isfinite().all()):
+        raise InputError(
+            "the gradient of log_probs_fn holds nan or infinite values: average with logsumexp over log_softmax, so "
+            "that no probability underflows to 0."
+        )
+    return gradient.sign()
+
+
+def signed_step(
+    x: Float[Tensor, "B *rest"], sign: Num[Tensor, "B *rest"], epsilon: PerChannel, low: PerChannel, high: PerChannel
+) -> Float[Tensor, "B *rest"]:
+    """``clamp(x + epsilon sign, low, high)``: the result of `fgsm` for one strength, from the sign of the gradient."""
+    ball = _Ball.around(x, epsilon, low, high)
+    return ball.clamp(x + ball.epsilon * sign)
 
 
 def pgd(
@@ -117,7 +152,7 @@ def pgd(
     for _ in range(restarts):
         candidate = ball.clamp(x + ball.uniform(generator)) if random_start else x
         for _ in range(steps):
-            step = _sign_of_gradient(log_probs_fn, candidate, y)
+            step = gradient_sign(log_probs_fn, candidate, y)
             zero_share += _zero_share(step) / (steps * restarts)
             candidate = ball.clamp(x + ball.clip(candidate + stride * step - x))
         with torch.no_grad():
@@ -187,25 +222,6 @@ def _check_log_probs(log_probs: Tensor, y: Tensor) -> Tensor:
 
 def _chosen(log_probs: Tensor, y: Tensor) -> Tensor:
     return log_probs.gather(1, y.to(device=log_probs.device, dtype=torch.int64)[:, None]).squeeze(1)
-
-
-def _sign_of_gradient(log_probs_fn: LogProbs, x: Tensor, y: Tensor) -> Tensor:
-    """Sign of the gradient of ``-log p_y`` in x; the model's own gradients are left as they are."""
-    # Callers often evaluate under no_grad or inference_mode, where the gradient would silently be missing.
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = x.detach().clone().requires_grad_()
-        log_probs = _check_log_probs(log_probs_fn(leaf), y)
-        # The sum over examples, not the mean: each gradient keeps its full size and does not underflow.
-        loss = -_chosen(log_probs, y).sum()
-        (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True) if loss.requires_grad else (None,)
-    if gradient is None:
-        raise InputError("log_probs_fn does not depend differentiably on x: remove no_grad, detach or argmax from it.")
-    if not bool(gradient.isfinite().all()):
-        raise InputError(
-            "the gradient of log_probs_fn holds nan or infinite values: average with logsumexp over log_softmax, so "
-            "that no probability underflows to 0."
-        )
-    return gradient.sign()
 
 
 def _zero_share(step: Tensor) -> float:

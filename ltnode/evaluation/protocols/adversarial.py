@@ -1,0 +1,120 @@
+"""Attacks on the averaged prediction: FGSM in normalised and in pixel units, and PGD over the expectation of T.
+
+As in the paper's code, random end-times of the attack are one set, those of the evaluation new ones: the attacker knows
+the posterior, not its next draws. Quantile end-times are the same for both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from ltnode import metrics
+from ltnode.counter_rng import hash_counters
+from ltnode.data.augment import Normalisation
+from ltnode.evaluation.attacks import gradient_sign, pgd, signed_step
+from ltnode.evaluation.predict import ClassPredictions
+from ltnode.evaluation.protocols.context import Context
+from ltnode.evaluation.results import ResultRow
+from ltnode.training.step import product_precision
+from ltnode.typing import Tensor
+
+_PGD_STARTS, _PGD_TIMES = 1, 2
+"""Keep the random starts and the end-times of an attack apart."""
+
+
+def fgsm(context: Context) -> list[ResultRow]:
+    """Error and log-likelihood under FGSM; one gradient serves every strength and both units.
+
+    ``setting``: ``units`` is "normalised" (the paper: epsilon is added to the normalised input) or "pixel" (epsilon is a share
+    of the pixel range). ``zero_gradient_share`` is the share of elements that the attack cannot move.
+    """
+    bounds = _Bounds(context.subject.data.normalise)
+    signs, share = _gradient_signs(context)
+    rows = [context.row("fgsm", "zero_gradient_share", share, len(context.test))]
+    for units, epsilon in itertools.product(("normalised", "pixel"), context.options.epsilons):
+        strength = epsilon if units == "normalised" else bounds.from_pixels(epsilon)
+        batches = (
+            signed_step(x, sign.to(x.dtype), strength, bounds.low, bounds.high)
+            for x, sign in zip(context.predictor.batches(context.test.x), signs, strict=True)
+        )
+        predictions = context.predictor.classify_inputs(batches, fresh=True)
+        rows += _rows(context, "fgsm", predictions, {"units": units, "epsilon": epsilon})
+    return rows
+
+
+def projected_gradient(context: Context) -> list[ResultRow]:
+    """Error and log-likelihood under PGD with random restarts.
+
+    With random end-times every gradient has its own draw, so that the attack climbs the expectation over T.
+    """
+    o = context.options
+    rows: list[ResultRow] = []
+    for epsilon in o.pgd_epsilons:
+        shares: list[float] = []
+        predictions = context.predictor.classify_inputs(_pgd_batches(context, epsilon, shares), fresh=True)
+        setting = {"units": "normalised", "epsilon": epsilon, "steps": o.pgd_steps, "restarts": o.pgd_restarts}
+        rows += _rows(context, "pgd", predictions, setting)
+        share = sum(shares) / len(context.test)
+        rows.append(context.row("pgd", "zero_gradient_share", share, len(context.test), None, setting))
+    return rows
+
+
+class _Bounds:
+    """Valid range of network inputs, per channel."""
+
+    def __init__(self, normalise: Normalisation | None) -> None:
+        mean, std = ((0.0,), (1.0,)) if normalise is None else (normalise.mean, normalise.std)
+        self.low = [(0 - m) / s for m, s in zip(mean, std, strict=True)]
+        self.high = [(1 - m) / s for m, s in zip(mean, std, strict=True)]
+        self._std = std
+
+    def from_pixels(self, epsilon: float) -> list[float]:
+        """A strength in pixel units, in units of the network's input."""
+        return [epsilon / s for s in self._std]
+
+
+def _labelled_batches(context: Context) -> Iterator[tuple[int, Tensor, Tensor]]:
+    assert context.options.batch_size is not None
+    labels = torch.split(context.test.y, context.options.batch_size)
+    for position, (x, y) in enumerate(zip(context.predictor.batches(context.test.x), labels, strict=True)):
+        yield position, x, y
+
+
+def _gradient_signs(context: Context) -> tuple[list[Tensor], float]:
+    """Signs as int8, batch by batch, and the share of zeros among them."""
+    predictor, seed = context.predictor, context.options.draw_seed
+    signs = []
+    with product_precision("fp32"):
+        for position, x, y in _labelled_batches(context):
+            log_probs = partial(predictor.log_probs, seed=predictor.seed_of(position, seed))
+            signs.append(gradient_sign(log_probs, x, y).to(torch.int8))
+    zeros = sum(int((sign == 0).sum()) for sign in signs)
+    return signs, zeros / sum(sign.numel() for sign in signs)
+
+
+def _pgd_batches(context: Context, epsilon: float, shares: list[float]) -> Iterator[Tensor]:
+    """Adversarial batches; the share of zero gradients of each, times its size, goes to ``shares``."""
+    o, predictor = context.options, context.predictor
+    bounds = _Bounds(context.subject.data.normalise)
+    for position, x, y in _labelled_batches(context):
+        starts = torch.Generator().manual_seed(hash_counters(o.draw_seed, _PGD_STARTS, position) >> 1)
+        calls = itertools.count()
+
+        def log_probs(inputs: Tensor, position: int = position, calls: Iterator[int] = calls) -> Tensor:
+            return predictor.log_probs(inputs, hash_counters(o.draw_seed, _PGD_TIMES, position, next(calls)) >> 1)
+
+        stride = 2.5 * epsilon / o.pgd_steps
+        attack = pgd(log_probs, x, y, epsilon, o.pgd_steps, stride, o.pgd_restarts, bounds.low, bounds.high, starts)
+        shares.append(attack.zero_gradient_share * x.shape[0])
+        yield attack.x
+
+
+def _rows(context: Context, protocol: str, predictions: ClassPredictions, setting: dict[str, object]) -> list[ResultRow]:
+    measures = {"error": metrics.error, "log_likelihood": metrics.log_likelihood}
+    rows = context.quality_rows(protocol, predictions, context.test.y, setting, measures)
+    entropy = predictions.entropy.mean().item()
+    return [*rows, context.row(protocol, "mean_entropy", entropy, len(predictions), predictions.cost, setting)]

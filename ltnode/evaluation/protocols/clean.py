@@ -1,0 +1,75 @@
+"""The test set as it is: every metric, the curves of a reliability diagram, the learnt posterior, the spread over draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from ltnode import metrics
+from ltnode.evaluation.predict import ClassPredictions
+from ltnode.evaluation.protocols.context import SHIFT_METRICS, ClassMetric, Context
+from ltnode.evaluation.results import ResultRow
+from ltnode.typing import Tensor
+
+_DESCRIBED = 512
+"""Test inputs over which the posterior of a model with one end-time per input is averaged."""
+
+CLEAN_METRICS: Mapping[str, ClassMetric] = {
+    **SHIFT_METRICS,
+    "brier_mean_over_classes": metrics.brier_mean_over_classes,
+    "adaptive_ece": metrics.adaptive_ece,
+    "classwise_ece": metrics.classwise_ece,
+    "misclassification_auroc": metrics.misclassification_auroc,
+    "aurc": metrics.aurc,
+}
+
+
+def clean(context: Context) -> list[ResultRow]:
+    """Quality, calibration and uncertainty on the test set.
+
+    Rows: `CLEAN_METRICS`; the means of entropy, aleatoric and epistemic uncertainty (nats); the curves
+    ``reliability_accuracy``, ``reliability_confidence``, ``reliability_count`` over the bins' lower edges,
+    ``confidence_accuracy`` and ``confidence_count`` over thresholds; ``parameters``; ``learnt.*``, the posterior; and the
+    spread over draws of T.
+    """
+    x, y = context.test.x, context.test.y
+    predictions = context.predictor.classify(x)
+    n, cost = len(predictions), predictions.cost
+    rows = context.quality_rows("clean", predictions, y, measures=CLEAN_METRICS)
+    for name, value in _uncertainty(predictions).items():
+        rows.append(context.row("clean", name, value, n, cost))
+    table = metrics.reliability(predictions.probs, y)
+    for name, values in (("accuracy", table.accuracy), ("confidence", table.confidence), ("count", table.counts)):
+        rows.append(
+            context.curve("clean", f"reliability_{name}", values, table.lower, "confidence, lower edge of the bin", n, cost)
+        )
+    curve = metrics.confidence_curve(predictions.probs, y)
+    rows.append(context.curve("clean", "confidence_accuracy", curve.accuracy, curve.threshold, "confidence threshold", n, cost))
+    rows.append(context.curve("clean", "confidence_count", curve.counts, curve.threshold, "confidence threshold", n, cost))
+    rows += model_rows(context, "clean")
+    per_draw = [_measured(context.predictor.classify(x, seed, draw="random"), y) for seed in context.spread_seeds]
+    return rows + context.spread_rows("clean", per_draw, n)
+
+
+def model_rows(context: Context, protocol: str) -> list[ResultRow]:
+    """What is true of the model whatever the data: number of learnt parameters, and the posterior that it has learnt."""
+    model, n = context.subject.model, len(context.test)
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    rows = [context.row(protocol, "parameters", float(count), n)]
+    with torch.no_grad():
+        learnt = model.describe(context.predictor.inputs(context.test.x[:_DESCRIBED]))
+    return rows + [context.row(protocol, f"learnt.{name}", float(value), n) for name, value in learnt.items()]
+
+
+def _measured(predictions: ClassPredictions, labels: Tensor) -> dict[str, float]:
+    quality = {name: float(measure(predictions.probs, labels)) for name, measure in SHIFT_METRICS.items()}
+    return quality | _uncertainty(predictions)
+
+
+def _uncertainty(predictions: ClassPredictions) -> dict[str, float]:
+    return {
+        "mean_entropy": predictions.entropy.mean().item(),
+        "mean_aleatoric": predictions.aleatoric.mean().item(),
+        "mean_epistemic": predictions.epistemic.mean().item(),
+    }

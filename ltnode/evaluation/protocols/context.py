@@ -1,0 +1,118 @@
+"""What a protocol works with, and how it makes rows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ltnode import metrics
+from ltnode.counter_rng import hash_counters
+from ltnode.data import Dataset, Split
+from ltnode.evaluation.options import EvaluationOptions
+from ltnode.evaluation.predict import ClassPredictions, Predictor
+from ltnode.evaluation.results import Cost, ResultRow, Value
+from ltnode.evaluation.subject import Subject
+from ltnode.typing import Tensor
+
+ClassMetric = Callable[[Tensor, Tensor], float]
+
+SHIFT_METRICS: Mapping[str, ClassMetric] = {
+    "error": metrics.error,
+    "log_likelihood": metrics.log_likelihood,
+    "brier": metrics.brier,
+    "ece": metrics.ece,
+}
+"""What is measured under every shift, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """A model with its test data, ready to be put through protocols.
+
+    Attributes:
+        subject: Model and data.
+        predictor: Makes its predictions.
+        options: Resolved options.
+        test: Test examples, raw, on the model's device.
+        ood: The out-of-distribution set; None where there is none.
+    """
+
+    subject: Subject
+    predictor: Predictor
+    options: EvaluationOptions
+    test: Split
+    ood: Dataset | None
+
+    def row(
+        self,
+        protocol: str,
+        metric: str,
+        value: Value,
+        n: int,
+        cost: Cost | None = None,
+        setting: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> ResultRow:
+        """One row about this model."""
+        s, o = self.subject, self.options
+        draw_seed = o.draw_seed if o.draw == "random" else None
+        return ResultRow(
+            s.name, s.data.name, s.preset, s.seed, protocol, metric, value, n, setting or {}, draw_seed, extra or {}, cost
+        )
+
+    def quality_rows(
+        self,
+        protocol: str,
+        predictions: ClassPredictions,
+        labels: Tensor,
+        setting: Mapping[str, Any] | None = None,
+        measures: Mapping[str, ClassMetric] = SHIFT_METRICS,
+    ) -> list[ResultRow]:
+        """One row per measure of class predictions."""
+        return [
+            self.row(protocol, name, float(measure(predictions.probs, labels)), len(predictions), predictions.cost, setting)
+            for name, measure in measures.items()
+        ]
+
+    def curve(
+        self,
+        protocol: str,
+        metric: str,
+        values: Tensor,
+        x: Tensor,
+        x_name: str,
+        n: int,
+        cost: Cost | None,
+        setting: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> ResultRow:
+        """A row that is a curve over named abscissae."""
+        more = {"x": x.double().tolist(), "x_name": x_name, **(extra or {})}
+        return self.row(protocol, metric, tuple(values.double().tolist()), n, cost, setting, more)
+
+    @property
+    def spread_seeds(self) -> list[int]:
+        """Seeds of the draws of T over which spreads are taken; none where nothing is drawn."""
+        if self.predictor.deterministic:
+            return []
+        return [self.options.draw_seed + k for k in range(self.options.draws)]
+
+    def spread_rows(
+        self, protocol: str, per_draw: Sequence[Mapping[str, float]], n: int, setting: Mapping[str, Any] | None = None
+    ) -> list[ResultRow]:
+        """Population standard deviation of every measure over draws of T, with the values in ``extra``."""
+        if len(per_draw) < 2:
+            return []
+        where = {**(setting or {}), "statistic": "std over draws"}
+        rows = []
+        for name in per_draw[0]:
+            values = [measured[name] for measured in per_draw]
+            extra = {"values": values, "mean": statistics.fmean(values), "seeds": self.spread_seeds}
+            rows.append(self.row(protocol, name, statistics.pstdev(values), n, None, where, extra))
+        return rows
+
+    def derived_seed(self, purpose: int) -> int:
+        """A seed for another use of random numbers than the draws of T."""
+        return hash_counters(self.options.draw_seed, purpose) >> 1

@@ -1,0 +1,93 @@
+"""What held-out examples can repair: temperature scaling, and conformal sets with a guaranteed coverage.
+
+The held-out examples are those that training held out for validation; without them a random half of the test set, and
+the numbers are those of the other half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from ltnode import metrics
+from ltnode.errors import InputError
+from ltnode.evaluation.predict import ClassPredictions
+from ltnode.evaluation.protocols.context import Context
+from ltnode.evaluation.results import ResultRow
+from ltnode.evaluation.subject import on_device
+from ltnode.typing import Int, Tensor
+
+_HALVES = 3
+"""Keeps the split of the test set apart from other random numbers of the same seed."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Predictions to calibrate on, and others to measure on.
+
+    Attributes:
+        source: "validation split" or "half of the test set".
+        calibration: Predictions of the held-out examples.
+        calibration_labels: Their labels.
+        test: Predictions of the examples that are measured.
+        test_labels: Their labels.
+    """
+
+    source: str
+    calibration: ClassPredictions
+    calibration_labels: Int[Tensor, " N"]
+    test: ClassPredictions
+    test_labels: Int[Tensor, " M"]
+
+    @classmethod
+    def of(cls, context: Context) -> HeldOut:
+        """Predict the held-out and the test examples."""
+        predictor, test = context.predictor, context.test
+        predictions = predictor.classify(test.x)
+        validation = context.subject.validation_split()
+        if validation is not None:
+            held = on_device(validation, context.options.limit, predictor.device)
+            return cls("validation split", predictor.classify(held.x), held.y, predictions, test.y)
+        if len(test) < 2:
+            raise InputError(
+                "calibration needs held-out examples: train with validation_fraction > 0, or use 2 test examples or more"
+            )
+        order = torch.randperm(len(test), generator=torch.Generator().manual_seed(context.derived_seed(_HALVES)))
+        first, second = (half.sort().values.to(predictor.device) for half in order.tensor_split(2))
+        return cls("half of the test set", predictions.select(first), test.y[first], predictions.select(second), test.y[second])
+
+
+def temperature(context: Context) -> list[ResultRow]:
+    """The temperature that fits held-out data best, and quality on the others before and after: ``setting["scaling"]``."""
+    held = HeldOut.of(context)
+    fitted = metrics.fit_temperature(held.calibration.log_probs, held.calibration_labels)
+    scaled = metrics.apply_temperature(held.test.log_probs, fitted)
+    after = replace(held.test, probs=scaled.exp(), log_probs=scaled)
+    extra = {"held_out": held.source, "n_held_out": len(held.calibration)}
+    rows = [context.row("temperature", "temperature", fitted, len(held.calibration), held.calibration.cost, None, extra)]
+    for name, predictions in (("none", held.test), ("temperature", after)):
+        rows += [
+            replace(row, extra=extra)
+            for row in context.quality_rows("temperature", predictions, held.test_labels, {"scaling": name})
+        ]
+    return rows
+
+
+def conformal(context: Context) -> list[ResultRow]:
+    """Coverage, mean size and share of empty ones of split-conformal sets, for every allowed miscoverage ``alpha``."""
+    held = HeldOut.of(context)
+    extra = {"held_out": held.source, "n_held_out": len(held.calibration)}
+    rows: list[ResultRow] = []
+    for alpha in context.options.alphas:
+        threshold = metrics.conformal_threshold(held.calibration.probs, held.calibration_labels, alpha)
+        sets = metrics.prediction_sets(held.test.probs, threshold)
+        sizes = sets.sum(1).double()
+        row = partial(context.row, "conformal", n=len(held.test), cost=held.test.cost, setting={"alpha": alpha}, extra=extra)
+        rows += [
+            row("coverage", sets.gather(1, held.test_labels[:, None]).double().mean().item()),
+            row("mean_set_size", sizes.mean().item()),
+            row("empty_share", (sizes == 0).double().mean().item()),
+        ]
+    return rows

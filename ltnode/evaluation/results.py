@@ -1,0 +1,212 @@
+"""Results as typed rows, and the JSON file that holds them with their provenance.
+
+``{"format": 1, "kind": "evaluation", "made_with": {...}, "protocols": {name: {"provenance": {...}, "rows": [...]}}}``
+
+``made_with`` is everything that decides the numbers (weights, data, options): a file is continued only with the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ltnode.errors import CheckpointError, ConfigError
+from ltnode.training import atomic
+
+FORMAT = 1
+
+Value = float | tuple[float, ...]
+"""A number; or a curve, whose abscissae are ``extra["x"]``."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the predictions behind a number cost.
+
+    Attributes:
+        evaluations: Evaluations of the field per batch, on average; None for a model without a solve.
+        seconds_per_1000: Seconds of prediction per 1,000 examples.
+        peak_memory_bytes: Largest memory in use on the device; None where it cannot be told (CPU).
+    """
+
+    evaluations: float | None
+    seconds_per_1000: float
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One number, or one curve, of one model under one protocol.
+
+    Attributes:
+        model: Name of the model, as in `ltnode.build`.
+        data: Name of the data set that it was trained on.
+        preset: Preset that it was built with; None for a model of one's own parts.
+        seed: Seed of its training; None when unknown.
+        protocol: Name of the protocol.
+        metric: What is measured.
+        value: The number, or the curve over ``extra["x"]``.
+        n: Number of examples behind it.
+        setting: What the protocol varied: angle, epsilon, score, ...
+        draw_seed: Seed of the end-times; None where they are not random.
+        extra: What else belongs to it, as JSON.
+        cost: What its predictions cost; not part of a comparison, because times differ from run to run.
+    """
+
+    model: str
+    data: str
+    preset: str | None
+    seed: int | None
+    protocol: str
+    metric: str
+    value: Value
+    n: int
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    draw_seed: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    cost: Cost | None = field(default=None, compare=False)
+
+    @property
+    def number(self) -> float:
+        """The value of a row that is no curve."""
+        if isinstance(self.value, tuple):
+            raise TypeError(f"{self.protocol}/{self.metric} is a curve of {len(self.value)} values, not a number")
+        return self.value
+
+    @property
+    def curve(self) -> tuple[float, ...]:
+        """The values of a row that is a curve."""
+        if not isinstance(self.value, tuple):
+            raise TypeError(f"{self.protocol}/{self.metric} is a number, not a curve")
+        return self.value
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as JSON types; nan is null."""
+        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return plain
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> ResultRow:
+        """The row of `to_json`."""
+        content = dict(values)
+        value = content["value"]
+        content["value"] = tuple(_number(v) for v in value) if isinstance(value, list) else _number(value)
+        content["cost"] = None if content.get("cost") is None else Cost(**content["cost"])
+        return cls(**content)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _plain(value: Any) -> Any:
+    """JSON types in place of tuples and numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class ResultFile:
+    """Reads and extends one file of results; every write leaves a whole file behind.
+
+    Args:
+        path: Of the file.
+        made_with: What decides the numbers, as JSON.
+        overwrite: Begin anew instead of continuing.
+
+    Raises:
+        CheckpointError: The file is damaged or something else.
+        ConfigError: It holds results of another model, other data or other options.
+    """
+
+    def __init__(self, path: Path, made_with: Mapping[str, Any], overwrite: bool = False) -> None:
+        self.path = path
+        self._content: dict[str, Any] = {
+            "format": FORMAT,
+            "kind": "evaluation",
+            "made_with": _plain(made_with),
+            "protocols": {},
+        }
+        if not path.exists() or overwrite:
+            return
+        found = _read(path)
+        differences = _differences(found["made_with"], self._content["made_with"])
+        if differences:
+            raise ConfigError(
+                f"{path} holds results of another evaluation: {'; '.join(differences)}. Evaluate as before, choose another "
+                "file, or begin anew with overwrite=True (--overwrite)"
+            )
+        self._content = found
+
+    def done(self, protocol: str) -> list[ResultRow] | None:
+        """The rows of a finished protocol; None if it is still to do."""
+        part = self._content["protocols"].get(protocol)
+        return None if part is None else _rows(self.path, part["rows"])
+
+    def add(self, protocol: str, rows: Iterable[ResultRow], provenance: Mapping[str, Any]) -> None:
+        """Record a finished protocol."""
+        self._content["protocols"][protocol] = {"provenance": _plain(provenance), "rows": [row.to_json() for row in rows]}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise atomic.write_error(self.path, error) from error
+        atomic.write_json(self.path, self._content)
+
+
+def read_rows(path: str | Path) -> list[ResultRow]:
+    """All rows of a file of results.
+
+    Raises:
+        CheckpointError: The file is missing, damaged, or something else.
+    """
+    path = Path(path)
+    return [row for part in _read(path)["protocols"].values() for row in _rows(path, part["rows"])]
+
+
+def read_provenance(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Where the rows of each protocol of a file come from, and under ``made_with`` what decides them all."""
+    content = _read(Path(path))
+    return {"made_with": content["made_with"], **{name: part["provenance"] for name, part in content["protocols"].items()}}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = atomic.read_json(path, _is_evaluation, "a folder with results of `ltnode evaluate`")
+    return content
+
+
+def _is_evaluation(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.get("format") == FORMAT
+        and value.get("kind") == "evaluation"
+        and isinstance(value.get("protocols"), dict)
+        and isinstance(value.get("made_with"), dict)
+    )
+
+
+def _rows(path: Path, rows: Any) -> list[ResultRow]:
+    try:
+        return [ResultRow.from_json(row) for row in rows]
+    except (TypeError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged: a row cannot be read ({error}); restore it from a copy or evaluate anew"
+        ) from error
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
+    different = []
+    for key in sorted({*found, *wanted}):
+        old, new = found.get(key), wanted.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            different += _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            different.append(f"{prefix}{key}: {old!r} -> {new!r}")
+    return different
