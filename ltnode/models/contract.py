@@ -87,11 +87,15 @@ class Model(nn.Module, ABC):
             raise InputError(f"y must hold one target per input: x has {x.shape[0]} samples, y has shape {tuple(y.shape)}")
         if self.task == "regression":
             if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1) or not y.is_floating_point():
-                raise InputError(f"regression targets must be floats of shape (B,) or (B, 1), not {y.dtype} {tuple(y.shape)}")
+                hint = "" if y.is_floating_point() else "; try y.float()"
+                raise InputError(
+                    f"regression targets must be floats of shape (B,) or (B, 1), not {y.dtype} {tuple(y.shape)}{hint}"
+                )
             if _readable(y) and not bool(torch.isfinite(y).all()):
                 raise InputError(f"y holds {_count_non_finite(y)}; drop those points or impute the targets first")
         elif y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
-            raise InputError(f"class labels must be integers of shape (B,), not {y.dtype} {tuple(y.shape)}; try y.long()")
+            hint = "y.long()" if y.ndim == 1 else "y.argmax(1), if these are one-hot rows"
+            raise InputError(f"class labels must be integers of shape (B,), not {y.dtype} {tuple(y.shape)}; try {hint}")
 
     def check_labels(self, y: Tensor, n_classes: int) -> None:
         """Class labels must lie in 0..n_classes - 1; nothing to check for regression, or where values must not be read."""
@@ -120,10 +124,11 @@ def apply_part(name: str, part: nn.Module, batch: Tensor) -> Tensor:
     except (RuntimeError, ValueError) as error:
         if isinstance(error, LTNodeError | torch.OutOfMemoryError):
             raise
-        weights = ", ".join(sorted({str(p.dtype) for p in part.parameters()})) or "none"
+        dtypes = {p.dtype for p in part.parameters()}
+        remedy = f"; its weights are {dtypes.pop()}: convert one of them" if dtypes and batch.dtype not in dtypes else ""
+        reason = str(error).splitlines()[0]
         raise InputError(
-            f"the {name} does not take a batch of shape {tuple(batch.shape)} and {batch.dtype} (its weights: {weights}): "
-            f"{str(error).splitlines()[0]}"
+            f"the {name} does not take a batch of shape {tuple(batch.shape)}, {batch.dtype}: {reason}{remedy}"
         ) from error
 
 

@@ -134,7 +134,7 @@ class LatentTimeODE(Model):
         super().__init__(task)
         for name, part in (("stem", stem), ("field", field), ("head", head)):
             if not isinstance(part, nn.Module):
-                raise InputError(f"{name} must be an nn.Module, not {type(part).__name__}")
+                raise InputError(f"{name} must be an nn.Module (wrap a function in one), not {type(part).__name__}")
         if not isinstance(end_time, EndTime):
             raise InputError(
                 f"end_time must be an end-time distribution such as ltnode.GammaTime(), not {type(end_time).__name__}; "
@@ -142,8 +142,8 @@ class LatentTimeODE(Model):
             )
         if likelihood is not None and not isinstance(likelihood, Likelihood):
             raise InputError(f"likelihood must be an ltnode.objective.Likelihood, not {type(likelihood).__name__}")
-        if augment != 0:
-            checked_count("augment", augment)
+        if not isinstance(augment, int) or augment < 0:
+            raise InputError(f"augment must be a number of channels, 0 or more, not {augment!r}")
         self.stem, self.field, self.head, self.end_time = stem, field, head, end_time
         self.likelihood = likelihood or (Categorical() if task == "classification" else Gaussian())
         self.solver = solver or SolverOptions()

@@ -51,6 +51,7 @@ class Prediction:
     @property
     def probs(self) -> Float[Tensor, "B C"]:
         """Averaged class probabilities."""
+        self._require("classification", "probs")
         return self.member_probs.mean(dim=0)
 
     @property
