@@ -25,7 +25,7 @@ _EPS = 1e-5
 class _Launch:
     """How the kernels are compiled; measured, not derived."""
 
-    warps: int = 8
+    warps: int = 4
     unroll: int = 1
 
 
@@ -121,16 +121,16 @@ class _ConvTrajectory(torch.autograd.Function):
         device, dtype = y0.device, _storage(precision)
         evaluations = steps * (tableau.stages - 1) + 1
         a, c, e = _tables(tableau, device)
-        state = y0.detach().float().permute(0, 2, 3, 1).contiguous()
         cells = (evaluations if save else 1, batch, side, side, channels)
         stages = torch.empty((evaluations, *cells[1:]), device=device)
+        states = torch.empty((steps + 1, *cells[1:]), device=device)
+        states[0].copy_(y0.detach().permute(0, 2, 3, 1))
         active1, active2 = torch.empty(cells, device=device, dtype=dtype), torch.empty(cells, device=device, dtype=dtype)
         normal = [torch.empty(cells if save else (1,), device=device, dtype=dtype) for _ in range(3)]
         rstd = [torch.empty((cells[0], batch, channels) if save else (1,), device=device) for _ in range(3)]
         squares = torch.empty(steps, batch, device=device)
-        end = torch.empty_like(state)
         forward_kernel[(batch,)](
-            state,
+            states,
             starts,
             lengths,
             steps,
@@ -155,7 +155,6 @@ class _ConvTrajectory(torch.autograd.Function):
             *normal,
             *rstd,
             squares,
-            end,
             batch,
             *tolerance,
             _EPS,
@@ -185,11 +184,12 @@ class _ConvTrajectory(torch.autograd.Function):
         a, c, _ = _tables(tableau, device)
         d_conv1, d_conv2 = torch.empty_like(active1), torch.empty_like(active2)
         d_argument = torch.empty((tableau.stages, batch, side, side, channels), device=device)
-        d_y0 = torch.empty((batch, side, side, channels), device=device)
+        d_state, carried = torch.zeros((2, batch, side, side, channels), device=device)
         d_affine = torch.empty((batch, 6, channels), device=device)
         backward_kernel[(batch,)](
             d_stages.permute(0, 1, 3, 4, 2).contiguous(),
-            d_y0,
+            d_state,
+            carried,
             starts,
             lengths,
             lengths.shape[0],
@@ -226,7 +226,7 @@ class _ConvTrajectory(torch.autograd.Function):
         d_w2, d_bias2, d_map2 = _conv_gradients(active2, d_conv2, w2, times)
         d_g1, d_b1, d_g2, d_b2, d_g3, d_b3 = d_affine.sum(dim=0)
         d_flat = (d_w1, d_w2, d_bias1, d_bias2, d_map1, d_map2, d_g1, d_g2, d_g3, d_b1, d_b2, d_b3)
-        return (d_y0.permute(0, 3, 1, 2), None, None, None, None, None, None, None, *d_flat)
+        return (d_state.permute(0, 3, 1, 2), None, None, None, None, None, None, None, *d_flat)
 
 
 def _conv_gradients(

@@ -13,30 +13,41 @@ import triton.language as tl
 
 
 @triton.jit
-def _group_mean(x, count, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
-    """Mean over positions and over the channels of a group, as a value per channel; x is zero at padded positions."""
-    per_channel = tl.sum(x, axis=0)
-    grouped = tl.sum(tl.reshape(per_channel, (GROUPS, CHANNELS // GROUPS)), axis=1) / count
-    spread = tl.broadcast_to(grouped[:, None], (GROUPS, CHANNELS // GROUPS))
-    return tl.reshape(spread, (CHANNELS,))
+def _add_pairs(a0, b0, a1, b1):
+    return a0 + a1, b0 + b1
+
+
+@triton.jit
+def _two_sums(a, b):
+    """Sums of two tiles over their positions, in one reduction."""
+    return tl.reduce((a, b), 0, _add_pairs)
+
+
+@triton.jit
+def _per_group(x, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
+    """Sum of a per-channel vector within its group, spread back to the channels."""
+    grouped = tl.sum(tl.reshape(x, (GROUPS, CHANNELS // GROUPS)), axis=1)
+    return tl.reshape(tl.broadcast_to(grouped[:, None], (GROUPS, CHANNELS // GROUPS)), (CHANNELS,))
 
 
 @triton.jit
 def _normalise(z, valid, count, eps, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
     """Normalised values and 1/std per channel."""
     z = tl.where(valid, z, 0.0)
-    mean = _group_mean(z, count, CHANNELS, GROUPS)
-    centred = tl.where(valid, z - mean[None, :], 0.0)
-    rstd = 1.0 / tl.sqrt(_group_mean(centred * centred, count, CHANNELS, GROUPS) + eps)
-    return centred * rstd[None, :], rstd
+    total, squares = _two_sums(z, z * z)
+    mean = _per_group(total, CHANNELS, GROUPS) / count
+    variance = tl.maximum(_per_group(squares, CHANNELS, GROUPS) / count - mean * mean, 0.0)
+    rstd = 1.0 / tl.sqrt(variance + eps)
+    return tl.where(valid, (z - mean[None, :]) * rstd[None, :], 0.0), rstd
 
 
 @triton.jit
-def _normalise_backward(d, normalised, rstd, count, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
-    """Gradient of the input from the gradient d of the normalised values (zero at padded positions)."""
-    mean_d = _group_mean(d, count, CHANNELS, GROUPS)
-    mean_dx = _group_mean(d * normalised, count, CHANNELS, GROUPS)
-    return rstd[None, :] * (d - mean_d[None, :] - normalised * mean_dx[None, :])
+def _normalise_backward(d, x, rstd, scale, count, CHANNELS: tl.constexpr, GROUPS: tl.constexpr):
+    """From the gradient d of ``x * scale + shift`` (zero at padded positions): those of the input, of scale and of shift."""
+    d_scale, d_shift = _two_sums(d * x, d)
+    mean_d = _per_group(d_shift * scale, CHANNELS, GROUPS) / count
+    mean_dx = _per_group(d_scale * scale, CHANNELS, GROUPS) / count
+    return rstd[None, :] * (d * scale[None, :] - mean_d[None, :] - x * mean_dx[None, :]), d_scale, d_shift
 
 
 @triton.jit
@@ -73,7 +84,7 @@ def _conv3x3(
 
 @triton.jit
 def forward_kernel(
-    y0,
+    states,
     starts,
     lengths,
     n_steps,
@@ -102,7 +113,6 @@ def forward_kernel(
     rstd2,
     rstd3,
     error_squares,
-    y_end,
     batch,
     rtol,
     atol,
@@ -119,6 +129,7 @@ def forward_kernel(
     """All steps of one sample.
 
     Stage evaluation j = m (N_STAGES - 1) + i is stage i of step m; the last stage of a step is the first of the next.
+    ``states`` (n + 1, B, P, C) holds y0 in its first slice and receives the state at every edge.
     With SAVE the normalised values and 1/std of every norm are kept for the backward pass; the activations always are (the
     convolutions read them shifted), but without SAVE every evaluation uses the same place.
     """
@@ -137,18 +148,19 @@ def forward_kernel(
     b2 = tl.load(beta2 + channel)
     g3 = tl.load(gamma3 + channel)
     b3 = tl.load(beta3 + channel)
-    y = tl.load(y0 + own + tile, mask=valid, other=0.0).to(tl.float32)
     for m in range(0, n_steps):
         start = tl.load(starts + m)
         length = tl.load(lengths + m)
         first = tl.where(m == 0, 0, 1)
-        argument = y
         for i in range(first, N_STAGES):
-            argument = y
+            # States live in memory, not in registers: the convolutions need those.
+            argument = tl.load(states + m * every + own + tile, mask=valid, other=0.0)
             for j in range(0, i):
                 a = tl.load(table_a + i * N_STAGES + j) * length
                 k = tl.load(stages + (m * (N_STAGES - 1) + j) * every + own + tile, mask=valid, other=0.0)
                 argument += a * k
+            if i == N_STAGES - 1:
+                tl.store(states + (m + 1) * every + own + tile, argument, mask=valid)
             t = start + tl.load(table_c + i) * length
             evaluation = m * (N_STAGES - 1) + i
             kept = evaluation * every if SAVE else 0
@@ -186,17 +198,18 @@ def forward_kernel(
             e = tl.load(table_e + j) * length
             k = tl.load(stages + (m * (N_STAGES - 1) + j) * every + own + tile, mask=valid, other=0.0)
             error += e * k
-        ratio = error / (atol + rtol * tl.maximum(tl.abs(y), tl.abs(argument)))
+        before = tl.load(states + m * every + own + tile, mask=valid, other=0.0)
+        after = tl.load(states + (m + 1) * every + own + tile, mask=valid, other=0.0)
+        ratio = error / (atol + rtol * tl.maximum(tl.abs(before), tl.abs(after)))
         ratio = tl.where(valid, ratio, 0.0)
         tl.store(error_squares + m * batch + sample, tl.sum(tl.sum(ratio * ratio, axis=1), axis=0))
-        y = argument
-    tl.store(y_end + own + tile, y, mask=valid)
 
 
 @triton.jit
 def backward_kernel(
     d_stages,
-    d_y0,
+    d_state,
+    carried,
     starts,
     lengths,
     n_steps,
@@ -231,7 +244,8 @@ def backward_kernel(
 
     ``weight1`` and ``weight2`` are (9, out, in) here. ``d_conv1``, ``d_conv2`` receive the gradients of the convolutions'
     outputs for every evaluation, from which the caller takes the weight gradients in one call over all of them; ``d_argument``
-    is room for the stage arguments' gradients of the current step; ``d_affine`` (B, 6, C) receives those of the norms' scale
+    is room for the stage arguments' gradients of the current step, ``d_state`` (zero at first, the initial state's gradient in
+    the end) and ``carried`` (zero at first) for what one step hands to the one before; ``d_affine`` (B, 6, C) receives those of the norms' scale
     and shift.
     """
     sample = tl.program_id(0).to(tl.int64)
@@ -254,30 +268,28 @@ def backward_kernel(
     d_b2 = tl.zeros((CHANNELS,), dtype=tl.float32)
     d_g3 = tl.zeros((CHANNELS,), dtype=tl.float32)
     d_b3 = tl.zeros((CHANNELS,), dtype=tl.float32)
-    d_y = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
-    carried = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
     for back in range(0, n_steps):
         m = n_steps - 1 - back
         length = tl.load(lengths + m)
         last = tl.where(m == 0, N_STAGES, N_STAGES - 1)
-        d_state = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
         for back_i in range(0, last):
             i = N_STAGES - 1 - back_i
             evaluation = m * (N_STAGES - 1) + i
             kept = evaluation * every + own
             kept_rows = (evaluation * batch + sample) * CHANNELS
             d = tl.load(d_stages + kept + tile, mask=valid, other=0.0).to(tl.float32)
-            # The last stage of this step is the first of the next, whose share was left in ``carried``.
-            d += tl.where(i == N_STAGES - 1, 1.0, 0.0) * carried
+            if i == N_STAGES - 1:
+                # The last stage of this step is the first of the next, whose share was left in ``carried``.
+                d += tl.load(carried + own + tile, mask=valid, other=0.0)
             for later in range(i + 1, N_STAGES):
                 a = tl.load(table_a + later * N_STAGES + i) * length
                 d += a * tl.load(d_argument + later * every + own + tile, mask=valid, other=0.0)
 
             x = tl.load(normal3 + kept + tile, mask=valid, other=0.0).to(tl.float32)
             r = tl.load(rstd3 + kept_rows + channel)
-            d_g3 += tl.sum(d * x, axis=0)
-            d_b3 += tl.sum(d, axis=0)
-            d = _normalise_backward(d * g3[None, :], x, r, count, CHANNELS, GROUPS)
+            d, d_scale, d_shift = _normalise_backward(d, x, r, g3, count, CHANNELS, GROUPS)
+            d_g3 += d_scale
+            d_b3 += d_shift
             tl.store(d_conv2 + kept + tile, d.to(d_conv2.dtype.element_ty), mask=valid)
             tl.debug_barrier()
             d = _conv3x3(d_conv2 + kept, weight2, -1, SIDE, TILE, CHANNELS, PRECISION, UNROLL)
@@ -285,9 +297,9 @@ def backward_kernel(
             x = tl.load(normal2 + kept + tile, mask=valid, other=0.0).to(tl.float32)
             r = tl.load(rstd2 + kept_rows + channel)
             d = tl.where((x * g2[None, :] + b2[None, :] > 0.0) & valid, d, 0.0)
-            d_g2 += tl.sum(d * x, axis=0)
-            d_b2 += tl.sum(d, axis=0)
-            d = _normalise_backward(d * g2[None, :], x, r, count, CHANNELS, GROUPS)
+            d, d_scale, d_shift = _normalise_backward(d, x, r, g2, count, CHANNELS, GROUPS)
+            d_g2 += d_scale
+            d_b2 += d_shift
             tl.store(d_conv1 + kept + tile, d.to(d_conv1.dtype.element_ty), mask=valid)
             tl.debug_barrier()
             d = _conv3x3(d_conv1 + kept, weight1, -1, SIDE, TILE, CHANNELS, PRECISION, UNROLL)
@@ -295,21 +307,23 @@ def backward_kernel(
             x = tl.load(normal1 + kept + tile, mask=valid, other=0.0).to(tl.float32)
             r = tl.load(rstd1 + kept_rows + channel)
             d = tl.where((x * g1[None, :] + b1[None, :] > 0.0) & valid, d, 0.0)
-            d_g1 += tl.sum(d * x, axis=0)
-            d_b1 += tl.sum(d, axis=0)
-            d = _normalise_backward(d * g1[None, :], x, r, count, CHANNELS, GROUPS)
-            # The last stage's argument is the state at the end of the step.
-            d += tl.where(i == N_STAGES - 1, 1.0, 0.0) * d_y
+            d, d_scale, d_shift = _normalise_backward(d, x, r, g1, count, CHANNELS, GROUPS)
+            d_g1 += d_scale
+            d_b1 += d_shift
+            if i == N_STAGES - 1:
+                # The last stage's argument is the state at the end of the step.
+                d += tl.load(d_state + own + tile, mask=valid, other=0.0)
             tl.store(d_argument + i * every + own + tile, d, mask=valid)
             tl.debug_barrier()
-            d_state += tl.where(valid, d, 0.0)
-        d_y = d_state
-        carried = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
-        for later in range(1, N_STAGES):
-            a = tl.load(table_a + later * N_STAGES) * length
-            carried += a * tl.load(d_argument + later * every + own + tile, mask=valid, other=0.0)
+        total = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+        share = tl.zeros((TILE, CHANNELS), dtype=tl.float32)
+        for i in range(tl.where(m == 0, 0, 1), N_STAGES):
+            d = tl.load(d_argument + i * every + own + tile, mask=valid, other=0.0)
+            total += d
+            share += tl.load(table_a + i * N_STAGES) * length * d
+        tl.store(d_state + own + tile, total, mask=valid)
+        tl.store(carried + own + tile, share, mask=valid)
         tl.debug_barrier()
-    tl.store(d_y0 + own + tile, d_y, mask=valid)
     rows = d_affine + sample * 6 * CHANNELS + channel
     tl.store(rows, d_g1)
     tl.store(rows + CHANNELS, d_b1)

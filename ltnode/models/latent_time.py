@@ -234,17 +234,41 @@ class LatentTimeODE(Model):
         self.loss_parts = replace(parts, loss=parts.loss.detach())
         return parts.loss
 
-    def objective_parts(self, x: Tensor, y: Tensor, times: Tensor, outputs: Tensor, n_data: int | None) -> LossParts:
-        """The objective from the members' outputs at the training times; reads no values, so it can be captured."""
-        amortized, learnt = self.end_time.amortized, self.end_time.learnable
-        kl_weight = resolve_kl_weight(self.objective.kl_weight, n_data, amortized) if learnt else 0.0
-        distribution = self.end_time(x if amortized else None) if learnt else None
+    def posterior_terms(self, x: Tensor, times: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Log-densities of the training times and KL(q || p); None for both without a learnt posterior."""
+        if not self.end_time.learnable:
+            return None, None
+        distribution = self.end_time(x if self.end_time.amortized else None)
+        return distribution.log_prob(times.to(x.dtype)), distribution.kl()
+
+    def objective_parts(
+        self,
+        x: Tensor,
+        y: Tensor,
+        times: Tensor,
+        outputs: Tensor,
+        n_data: int | None,
+        posterior: tuple[Tensor | None, Tensor | None] | None = None,
+    ) -> LossParts:
+        """The objective from the members' outputs at the training times; reads no values, so it can be captured.
+
+        Args:
+            x: Inputs.
+            y: Targets.
+            times: Training times, (S,) or (S, B).
+            outputs: (S, B, C).
+            n_data: Number of training points.
+            posterior: `posterior_terms` where they are known already.
+        """
+        log_q, kl = self.posterior_terms(x, times) if posterior is None else posterior
+        per_input = self.end_time.amortized
+        kl_weight = 0.0 if kl is None else resolve_kl_weight(self.objective.kl_weight, n_data, per_input)
         low, high = self.end_time.window
         return negative_elbo(
             self.likelihood.log_prob(outputs, y),
             times,
-            None if distribution is None else distribution.log_prob(times.to(x.dtype)),
-            None if distribution is None else distribution.kl(),
+            log_q,
+            kl,
             Weighting.parse(self.objective.weighting),
             kl_weight,
             high - low,

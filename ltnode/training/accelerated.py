@@ -141,6 +141,7 @@ class GraphStep:
         self._failures = torch.zeros((), dtype=torch.long, device=device)
         self._pending: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
         self._generation = 0
+        self._branch = torch.cuda.Stream(device)
 
     @property
     def sgd(self) -> _FlatSGD:
@@ -215,6 +216,11 @@ class GraphStep:
     def _pass(self, x: Tensor, y: Tensor, times: Tensor, edges: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Forward, backward and masked update: what the graph holds."""
         model, o = self.model, self.model.solver
+        # The posterior needs hundreds of tiny kernels and nothing of the trajectory: a branch of its own beside it.
+        main = torch.cuda.current_stream()
+        self._branch.wait_stream(main)
+        with torch.cuda.stream(self._branch), autocast(self.config.precision, x.device):
+            posterior = model.posterior_terms(x, times)
         if self.fused:
             from ltnode.models.fused import fused_outputs
 
@@ -224,7 +230,8 @@ class GraphStep:
                 h = model.initial_state(x).float()
                 result = replay(model.field, self.tableau, h, edges, times, o.rtol, o.atol)
                 outputs, norms = model.outputs_at(result.states).float(), result.norms
-        parts = model.objective_parts(x, y, times, outputs.float(), self.n_data)
+        main.wait_stream(self._branch)
+        parts = model.objective_parts(x, y, times, outputs.float(), self.n_data, posterior)
         gradients = torch.autograd.grad(parts.loss, self.sgd.parameters)
         valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._enabled
         self._failures += ~valid & self._enabled
