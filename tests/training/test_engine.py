@@ -303,6 +303,8 @@ def test_a_configuration_for_something_else_is_refused():
     frozen = tiny_model("node").requires_grad_(False)
     with pytest.raises(ConfigError, match="nothing to learn"):
         ltnode.fit(frozen, tiny_data(), tiny_config())
+    with pytest.raises(ConfigError, match="'graph' is not possible: the device is cpu"):
+        ltnode.fit(tiny_model(), tiny_data(), tiny_config(accelerate="graph"))
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no CUDA device"):
             ltnode.fit(tiny_model(), tiny_data(), tiny_config(device="cuda"))
