@@ -103,7 +103,7 @@ def test_posterior_ends_at_the_gamma_closest_to_the_tempered_posterior(weighting
     assert train_to_the_end(model, x, y) == pytest.approx(closest_gamma(kl_weight), rel=1e-3)
 
 
-def mean_gradient(alpha: float, beta: float, draws: int = 100) -> tuple[np.ndarray, np.ndarray]:
+def mean_gradient(alpha: float, beta: float, draws: int = 60) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard error of the gradient in (alpha, beta) over the times that training draws (10, stratified)."""
     model, x, y = frozen_model(KnownCrossEntropy(), truncate=True, weighting="integral", kl_weight=1.0)
     end_time = model.end_time
