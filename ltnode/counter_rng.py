@@ -58,7 +58,8 @@ class CounterGenerator:
         if len(shape) == 1:
             return to_unit(words)
         columns = torch.arange(shape[1], device=device) if self.indices is None else self.indices.to(device)
-        return to_unit(_mix(words[:, None] ^ hash_indices(key, columns)[None, :]))
+        # A key of their own: rows and columns hashed alike would give the same number at (r, c) and (c, r).
+        return to_unit(_mix(words[:, None] ^ hash_indices(hash_counters(key, 1), columns)[None, :]))
 
 
 def _mix_int(z: int) -> int:

@@ -81,7 +81,8 @@ def odesolve_stored(
     evaluations = halvings = 0
     while True:
         own_times = times if times.ndim == 1 else times[:, pending]
-        result = replay(f, tableau, y0[pending], current, own_times, rtol, atol, per_sample=True)
+        own_field = f if times.ndim == 1 else _stopping(f, current, own_end[pending])
+        result = replay(own_field, tableau, y0[pending], current, own_times, rtol, atol, per_sample=True)
         evaluations += tableau.evaluations(len(current) - 1)
         first_norms = result.norms if first_norms is None else first_norms
         states = result.states if states is None else states.index_copy(1, pending, result.states)
@@ -103,6 +104,24 @@ def odesolve_stored(
     if not bool(torch.isfinite(states).all()):
         raise SolverError(Status.NON_FINITE, float(own_end.max()), float(own_end.max()), stats)
     return Solution(states, Status.OK, stats, torch.tensor(first_edges, dtype=torch.float64), first_norms)
+
+
+def _stopping(f: Field, edges: list[float], own_end: Float[Tensor, " B"]) -> Field:
+    """The field, at rest for every sample from the first edge after its own end.
+
+    Batch-mates may go on for long: a sample must not explode where nobody asks for it, since its unused stages enter the dense
+    output with weight zero, and zero times infinity is no number.
+    """
+    grid = torch.tensor(edges, dtype=torch.float64, device=own_end.device)
+    stop = grid[torch.searchsorted(grid, own_end.contiguous()).clamp_max(len(edges) - 1)]
+
+    def stopped(t: Tensor, y: Tensor) -> Tensor:
+        k = f(t, y)
+        # An edge itself still counts; the comparison must survive the rounding of t to the state's dtype.
+        moving = (t.to(torch.float64) <= stop * (1 + 1e-6)).reshape(-1, *[1] * (y.ndim - 1))
+        return torch.where(moving, k, torch.zeros_like(k))
+
+    return stopped
 
 
 @torch.no_grad()

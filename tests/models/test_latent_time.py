@@ -142,7 +142,6 @@ def test_statistics_are_the_calls_of_the_field(tolerance: float, steps: str) -> 
         assert (stats.n_refreshed > 0) == (tolerance == 1e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="the stored-grid solve goes on with a sample beyond its own end")
 def test_a_later_end_time_of_a_batch_mate_does_no_harm() -> None:
     """dh/dt = 0.32 h^3 from 1.25 is infinite at t = 1: whoever ends at 0.3 must not care for a batch-mate that goes to 2.8."""
 
@@ -280,7 +279,6 @@ def test_alt_training_times_follow_the_sample_index(scheme: str) -> None:
     assert torch.equal(model.training_times(2, seed=1, step=2, indices=indices[2:4]), times[:, 2:4])
 
 
-@pytest.mark.xfail(strict=True, reason="CounterGenerator.uniform is symmetric in row and sample index")
 @pytest.mark.parametrize("scheme", ["iid", "grid"])
 def test_alt_training_times_of_different_samples_are_independent(scheme: str) -> None:
     """No two of the S B times coincide, and the columns' times are uniform: mean and variance within 5 standard errors."""
