@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -91,7 +90,8 @@ def error_norm(tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: fl
         error = total * h if not isinstance(h, torch.Tensor) else total * expand_like(h, y)
         scale = torch.maximum(y.detach().abs(), step.y.detach().abs()).mul_(rtol).add_(atol)
         ratio = error.div_(scale)
+        # A power, not math.sqrt: an exported program keeps the batch size symbolic.
         if per_sample:
             flat = ratio.reshape(ratio.shape[0], -1)
-            return torch.linalg.vector_norm(flat, dim=1, dtype=time_dtype(y.dtype)) / math.sqrt(max(flat.shape[1], 1))
-        return torch.linalg.vector_norm(ratio, dtype=time_dtype(y.dtype)) / math.sqrt(max(ratio.numel(), 1))
+            return torch.linalg.vector_norm(flat, dim=1, dtype=time_dtype(y.dtype)) / max(flat.shape[1], 1) ** 0.5
+        return torch.linalg.vector_norm(ratio, dtype=time_dtype(y.dtype)) / max(ratio.numel(), 1) ** 0.5
