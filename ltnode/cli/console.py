@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -50,13 +50,21 @@ def example(*commands: str) -> str:
     return f"{word}:\n\n" + "\n\n".join(f"[bold]{escape(command)}[/bold]" for command in commands)
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> None:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> None:
     """A table on standard output; columns in ``words`` stand to the left, numbers to the right."""
-    shown = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    shown = Table(header_style="bold")
     for column, name in enumerate(header):
         shown.add_column(Text(name), justify="left" if column in words else "right", overflow="fold")
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))
+    out().print(shown)
+
+
+def facts(values: Mapping[str, str]) -> None:
+    """Names and values, one pair per line."""
+    shown = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in values.items():
+        shown.add_row(Text(name, style="dim"), Text(value))
     out().print(shown)
 
 

@@ -13,11 +13,14 @@ from ltnode.report.style import Theme, new_figure, panel_title
 from ltnode.typing import Float, Tensor
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BANDS = ((2.0, 0.18), (1.0, 0.32))  # standard deviations, opacity
+_DASHES = (0, (4, 3))
 _SEEN = 0.995
+"""Share of a density's values that its axis must hold: one that is infinite at 0 must not flatten the rest."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +120,24 @@ def prediction_figure(
         grid[shown[-1], column].tick_params(labelbottom=True)
     for row in range(rows):
         grid[row, 0].set_ylabel("y")
-    handles, labels = panels[-1 if columns * rows == len(curves) else len(curves) - 1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    _prediction_legend(figure, theme, truth is not None)
     return figure
+
+
+def _prediction_legend(figure: Figure, theme: Theme, with_truth: bool) -> None:
+    """One legend for all panels, without the colour of any model."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Artist] = [Line2D([], [], color=theme.text, label="mean")]
+    for width, opacity in reversed(_BANDS):
+        # The wider band lies under the narrower one, which looks darker by it.
+        shown = opacity if width == _BANDS[0][0] else opacity + _BANDS[0][1]
+        handles.append(Patch(facecolor=theme.text, alpha=shown, lw=0, label=f"±{width:g} std over end-times"))
+    if with_truth:
+        handles.append(Line2D([], [], color=theme.faint, lw=1.1, ls=_DASHES, label="function behind the data"))
+    handles.append(Line2D([], [], color=theme.point, marker=".", ms=5, mew=0, lw=0, label="training data"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.6)
 
 
 def _prediction_panel(
@@ -136,33 +154,21 @@ def _prediction_panel(
     colour = theme.of_model(curve.model)
     for width, opacity in _BANDS:
         spread = width * curve.std
-        label = f"±{width:g} std of the model"
-        axes.fill_between(
-            curve.x.numpy(),
-            (curve.mean - spread).numpy(),
-            (curve.mean + spread).numpy(),
-            color=colour,
-            alpha=opacity,
-            lw=0,
-            label=label,
-        )
+        below, above = (curve.mean - spread).numpy(), (curve.mean + spread).numpy()
+        axes.fill_between(curve.x.numpy(), below, above, color=colour, alpha=opacity, lw=0)
     if truth is not None:
-        axes.plot(truth[0].numpy(), truth[1].numpy(), color=theme.faint, lw=1.1, ls=(0, (4, 3)), label="function behind the data")
-    axes.plot(
-        points[0].numpy(),
-        points[1].numpy(),
-        ".",
-        ms=2.4,
-        mew=0,
-        color=theme.point,
-        alpha=0.55,
-        label="training data",
-        rasterized=True,
-    )
-    axes.plot(curve.x.numpy(), curve.mean.numpy(), color=colour, label="mean")
+        axes.plot(truth[0].numpy(), truth[1].numpy(), color=theme.faint, lw=1.1, ls=_DASHES)
+    axes.plot(points[0].numpy(), points[1].numpy(), ".", ms=2.6, mew=0, color=theme.point, alpha=0.6, rasterized=True)
+    axes.plot(curve.x.numpy(), curve.mean.numpy(), color=colour)
     axes.set_ylim(*limits)
-    axes.set_xlim(float(curve.x[0]), float(curve.x[-1]))
+    axes.set_xlim(_rounded(curve.x[0]), _rounded(curve.x[-1]))
+    axes.locator_params(axis="x", nbins=5)
     panel_title(axes, curve.title, curve.detail)
+
+
+def _rounded(end: Tensor) -> float:
+    """The end of an axis: a grid that stops one step short of 2 is shown up to 2."""
+    return round(float(end), 1)
 
 
 def posterior_figure(theme: Theme, posteriors: Sequence[Posterior], along: Sequence[TimesAlongInput] = ()) -> Figure:
@@ -181,7 +187,7 @@ def posterior_figure(theme: Theme, posteriors: Sequence[Posterior], along: Seque
 
 def _posterior_panel(axes: Axes, theme: Theme, posterior: Posterior) -> None:
     t = posterior.t.numpy()
-    axes.plot(t, posterior.prior.numpy(), color=theme.faint, ls=(0, (4, 3)), label="prior p(T)")
+    axes.plot(t, posterior.prior.numpy(), color=theme.faint, ls=_DASHES, label="prior p(T)")
     colour = theme.of_model(posterior.model)
     styles = ("-", (0, (1, 1.4)), "-.")
     for order, (label, density) in enumerate(posterior.densities.items()):
@@ -190,7 +196,6 @@ def _posterior_panel(axes: Axes, theme: Theme, posterior: Posterior) -> None:
             axes.fill_between(t, 0, density.numpy(), color=colour, alpha=0.16, lw=0)
     if posterior.window[1] < t[-1] * _SEEN:
         axes.axvspan(*posterior.window, color=theme.shade, lw=0, zorder=0, label="training window")
-    # A density that is infinite at 0 must not flatten the rest.
     heights = torch.cat([posterior.prior, *posterior.densities.values()])
     axes.set_ylim(0, 1.25 * float(heights[torch.isfinite(heights)].quantile(_SEEN)))
     axes.set_xlim(0, float(t[-1]))
@@ -205,7 +210,8 @@ def _times_panel(axes: Axes, theme: Theme, times: TimesAlongInput) -> None:
     axes.fill_between(x, q[0], q[4], color=colour, alpha=0.16, lw=0, label="5 to 95 %")
     axes.fill_between(x, q[1], q[3], color=colour, alpha=0.3, lw=0, label="25 to 75 %")
     axes.plot(x, q[2], color=colour, label="median")
-    axes.set_xlim(float(x[0]), float(x[-1]))
+    axes.set_xlim(_rounded(times.x[0]), _rounded(times.x[-1]))
+    axes.locator_params(axis="x", nbins=5)
     axes.set_ylim(0, None)
     axes.set_xlabel("x")
     axes.set_ylabel("end-time T")

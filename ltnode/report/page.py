@@ -102,7 +102,7 @@ _STYLE = f"""
 }}
 * {{ box-sizing: border-box; }}
 body {{ margin: 0; background: var(--bg); color: var(--text); font: 16px/1.6 system-ui, -apple-system, "Segoe UI", sans-serif; }}
-main {{ max-width: 60rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }}
+main {{ max-width: 64rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }}
 h1 {{ font-size: 1.9rem; line-height: 1.2; margin: 0 0 .6rem; letter-spacing: -.01em; }}
 h2 {{ font-size: 1.2rem; margin: 2.4rem 0 .5rem; }}
 p {{ max-width: 46rem; margin: .6rem 0; }}
@@ -112,8 +112,8 @@ img {{ display: block; width: 100%; height: auto; }}
 figcaption {{ color: var(--soft); font-size: .88rem; max-width: 46rem; margin-top: .4rem; }}
 .scroll {{ overflow-x: auto; margin: 1rem 0; }}
 table {{ border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; min-width: 100%; }}
-th, td {{ padding: .4rem .7rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }}
-th {{ font-weight: 600; color: var(--soft); vertical-align: bottom; }}
+th, td {{ padding: .4rem .6rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top; }}
+th {{ font-weight: 600; color: var(--soft); vertical-align: bottom; white-space: nowrap; }}
 .w {{ text-align: left; }}
 td:first-child {{ font-weight: 600; white-space: nowrap; }}
 code {{ font: .9em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;

@@ -56,7 +56,7 @@ LIGHT = Theme(
     background="#ffffff",
     text="#1c1e21",
     faint="#9aa0a6",
-    shade="#f1f3f5",
+    shade="#eef1f4",
     point="#3c4043",
     models={
         "node": "#5f6368",

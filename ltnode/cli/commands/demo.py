@@ -1,0 +1,59 @@
+"""``ltnode demo``: see it work in three minutes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ltnode.cli import console
+from ltnode.experiments import demo as experiment
+from ltnode.experiments.gap import TITLES
+from ltnode.models import MODELS
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("demo", epilog=console.example("ltnode demo --out demo"))(demo)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the page, the figures and the runs.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="Of data, weights and end-times.", min=0)] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Train every model of the library, not only the four.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Models trained at a time; by default 2 on two cores.", min=1)] = None,
+    steps: Annotated[int, typer.Option(hidden=True, min=1)] = experiment.STEPS,
+) -> None:
+    """Train NODE, Uni-NODE, LT-NODE and ALT-NODE on data with a gap; table, figures and a page, in under three minutes."""
+    models = tuple(MODELS) if every else experiment.DEFAULT_MODELS
+    names = ", ".join(TITLES.get(name, name) for name in models)
+    console.say(f"Training {names} on {experiment.POINTS} points with a gap: about a minute on two cores.")
+    console.say(experiment.setting_text(steps).replace("`", ""), style="dim")
+    with console.resumable("Run the same command again; the demo begins anew."), _progress(models, steps) as watch:
+        result = experiment.run_demo(out, models, seed=seed, steps=steps, jobs=jobs, watch=watch)
+    console.table(experiment.HEADER, [experiment.cells(row) for row in result.rows], words=experiment.WORDS)
+    for good, sentence in experiment.verdicts(result.rows):
+        console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
+    console.say(f"Done in {result.seconds:.0f} s. Open the page in a browser: {console.page_address(result.page)}")
+
+
+@contextmanager
+def _progress(models: tuple[str, ...], steps: int) -> Iterator[experiment.Watch | None]:
+    """One bar per model on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console.err(), transient=True) as progress:
+        tasks = {name: progress.add_task(TITLES.get(name, name), total=steps) for name in models}
+
+        def watch(name: str, step: int) -> None:
+            progress.update(tasks[name], completed=min(step, steps))
+
+        yield watch

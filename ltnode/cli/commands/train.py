@@ -1,0 +1,94 @@
+"""``ltnode train``: train one model on one data set."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ltnode import data as data_sets
+from ltnode.cli import console
+from ltnode.errors import ConfigError
+from ltnode.models import MODELS, PRESETS, build
+from ltnode.training import Run, TrainConfig, fit, train_preset
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "train",
+        epilog=console.example(
+            "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
+            "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
+        ),
+    )(train)
+
+
+def train(
+    model: Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}.")] = None,
+    data: Annotated[str | None, typer.Option(help=f"One of {', '.join(data_sets.names())}.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of weights, data order and end-times; by default 0.", min=0)] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/DATA-MODEL-seedN.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or begin it when there is none.")] = False,
+    config: Annotated[Path | None, typer.Option(help="TOML file with a training configuration.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, such as lr=0.05; may be repeated.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only this many training examples.", min=1)] = None,
+) -> None:
+    """Train a model and keep it in a run folder: configuration, log, checkpoints, the model, and where it came from.
+
+    Options on the command line come before those of --config, which come before those of the preset.
+    """
+    given = {"model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit}
+    chosen = configuration(config, {key: value for key, value in given.items() if value is not None}, settings or ())
+    assert chosen.model is not None
+    assert chosen.data is not None
+    loaded = data_sets.load(chosen.data)
+    network = build(chosen.model, loaded, chosen.preset or "default", seed=chosen.seed, **chosen.model_options)  # type: ignore[arg-type]
+    folder = out or Path("runs") / f"{chosen.data}-{chosen.model}-seed{chosen.seed}"
+    console.say(f"Training {chosen.model} on {chosen.data} ({loaded.n_train} examples) in {folder}")
+    with console.resumable(f"The checkpoint is in {folder}: run the same command with --resume to continue."):
+        run = fit(network, loaded, chosen, folder, resume=resume)
+    _report(run, folder)
+
+
+def configuration(file: Path | None, given: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
+    """The configuration of a command line: the preset, changed by a file, by options, by ``key=value`` settings.
+
+    Args:
+        file: A TOML file, or None.
+        given: Values of options that were given.
+        settings: ``key=value`` texts.
+
+    Raises:
+        ConfigError: No model or no data set is named, or something is unknown or impossible.
+    """
+    values = {} if file is None else _read(file)
+    named = {**values, **given}
+    for key in ("model", "data"):
+        if key not in named:
+            raise ConfigError(f"--{key} is missing: name one, for example ltnode train --model lt-node --data synthetic")
+    base = train_preset(named["model"], named["data"], named.get("preset", "default"))
+    return base.replace(**values).replace(**given).with_overrides(settings)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    TrainConfig.from_toml(file)  # reads the same file, and says what is wrong with it
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def _report(run: Run, folder: Path) -> None:
+    last = run.history[-1] if run.history else {}
+    facts: dict[str, str] = {"steps": str(run.results["steps"]), "seconds": f"{run.results['provenance']['wall_time_s']:.0f}"}
+    for name in ("loss", "expected_log_likelihood", "kl"):
+        if name in last:
+            facts[name.replace("_", " ")] = f"{last[name]:.4g}"
+    for group in ("learnt", "validation"):
+        facts |= {f"{group} {name}": f"{value:.4g}" for name, value in last.get(group, {}).items()}
+    console.facts(facts)
+    console.say(f'{run.status.value}: the model is in {folder}; load it with ltnode.load("{folder.as_posix()}")')
