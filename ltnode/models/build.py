@@ -16,7 +16,12 @@ from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import images, vectors
 from ltnode.models.contract import Model, Task
+from ltnode.models.ensemble import Ensemble
 from ltnode.models.latent_time import LatentTimeODE, ObjectiveOptions, SolverOptions
+from ltnode.models.mc_dropout import DropoutODE, with_dropout
+from ltnode.models.node_gp import GPOptions, NodeGP
+from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
+from ltnode.models.steer import SteerTime
 from ltnode.objective import Gaussian, Likelihood, MeanSquare
 
 Preset = Literal["default", "paper"]
@@ -68,12 +73,16 @@ DATA: Mapping[str, InputSpec] = {
 
 @dataclass(frozen=True)
 class Parts:
-    """Networks of one model: stem, field, head, and the inference network where each input has its own end-time."""
+    """Networks of one model: stem, field, head, and the inference network where each input has its own end-time.
+
+    An SDE-Net has a diffusion network as well; the head of a NODE-GP gives features.
+    """
 
     stem: nn.Module
     field: nn.Module
     head: nn.Module
     encoder: nn.Module | None = None
+    diffusion: nn.Module | None = None
 
 
 def _vector_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> Parts:
@@ -121,6 +130,8 @@ def _end_time(name: str, preset: Preset, encoder: nn.Module | None) -> EndTime:
     match name:
         case "node":
             return FixedTime(1.0)
+        case "steer":
+            return SteerTime(1.0, 0.5)
         case "uni-node":
             return UniformTime(*WINDOW)
         case "lt-node":
@@ -139,7 +150,7 @@ def _objective(name: str, spec: InputSpec, preset: Preset) -> ObjectiveOptions:
     """Objective of a model: the users' default, or the published experiment as far as it can be told."""
     # The paper's code weighs the KL by 0.1 for images, and its 1-D posteriors are those of 0.05 for LT-NODE.
     kl_weight = 0.1 if spec.is_image or name == "alt-node" else 0.05
-    if name == "node":
+    if name in ("node", "steer"):
         return ObjectiveOptions(samples=1)
     if preset == "default":
         return ObjectiveOptions(kl_weight=kl_weight)
@@ -204,8 +215,105 @@ def _override(base: Any, change: Any) -> Any:
     return replace(base, **change)
 
 
+def _build_ensemble(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    members: int = 5,
+    width: int | None = None,
+    augment: int = 0,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> Ensemble:
+    count = checked_count("members", members)
+    return Ensemble([_build_latent_time("node", spec, preset, width=width, augment=augment, solver=solver) for _ in range(count)])
+
+
+def _build_dropout(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    rate: float = 0.1,
+    width: int | None = None,
+    augment: int = 0,
+    parts: Parts | None = None,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> DropoutODE:
+    node = _build_latent_time("node", spec, preset, width=width, augment=augment, parts=parts, solver=solver)
+    return DropoutODE(
+        node.stem,
+        with_dropout(node.field, rate),
+        node.head,
+        node.end_time,
+        node.task,
+        likelihood=node.likelihood,
+        solver=node.solver,
+        objective=node.objective,
+        augment=node.augment,
+    )
+
+
+def _build_sde_net(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    width: int | None = None,
+    parts: Parts | None = None,
+    sde: SDEOptions | Mapping[str, Any] | None = None,
+) -> SDENet:
+    node = _build_latent_time("node", spec, preset, width=width, parts=parts)
+    diffusion = None if parts is None else parts.diffusion
+    if diffusion is None and parts is not None:
+        raise InputError("an SDE-Net needs a diffusion network: give parts one that maps h(0) to a logit (B, 1)")
+    if spec.is_image:
+        # SDE-Net's own code: one set of values for grey images, another for colour.
+        grey = spec.shape[0] == 1
+        diffusion = diffusion or images.init_paper_(ConvDiffusion(width or 64, convolutions=2 if grey else 3))
+        base = SDEOptions(sigma_train=20.0, sigma_test=500.0) if grey else SDEOptions(sigma_train=1.0, sigma_test=50.0)
+    else:
+        diffusion = diffusion or vector_diffusion(50 if preset == "paper" else width or 32)
+        # The paper found one step of size 1 best.
+        steps = 1 if preset == "paper" else 10
+        base = SDEOptions(steps, 1.0 / steps, sigma_train=0.5, sigma_test=0.5)
+    options = _override(base, sde)
+    return SDENet(node.stem, node.field, node.head, diffusion, spec.task, likelihood=node.likelihood, sde=options)
+
+
+def _build_node_gp(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    width: int | None = None,
+    gp: GPOptions | Mapping[str, Any] | None = None,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> NodeGP:
+    node = _build_latent_time("node", spec, preset, width=width, solver=solver)
+    stem, field = node.stem, node.field
+    head: nn.Module = nn.Identity()
+    if spec.is_image:
+        features = width or 64
+        head = images.pooled(features)
+    elif preset == "paper":
+        features = 50
+        stem = vectors.init_paper_(vectors.linear_norm_relu([1, 50]))
+        field = vectors.init_paper_(vectors.TimeConcat(vectors.linear_norm_relu([51, 100, 50])))
+    else:
+        features = width or 32
+    options = _override(GPOptions(), gp)
+    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver)
+
+
 Builder = Callable[..., Model]
-MODELS: dict[str, Builder] = dict.fromkeys(("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture"), _build_latent_time)
+MODELS: dict[str, Builder] = {
+    **dict.fromkeys(("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer"), _build_latent_time),
+    "sde-net": _build_sde_net,
+    "node-gp": _build_node_gp,
+    "ensemble": _build_ensemble,
+    "mc-dropout": _build_dropout,
+}
 
 
 def input_spec(data: str | InputSpec | Any) -> InputSpec:
@@ -228,13 +336,14 @@ def build(
     """Build a model by name.
 
     Args:
-        model: ``node``, ``uni-node``, ``lt-node``, ``alt-node``, ``lt-node-mixture``, ``sde-net``, ``node-gp``, ...
+        model: ``node``, ``uni-node``, ``lt-node``, ``alt-node``, ``sde-net``, ``node-gp`` (the paper's six),
+            ``lt-node-mixture``, ``ensemble``, ``mc-dropout``, ``steer``.
         data: ``synthetic``, ``mnist``, ``fashion-mnist``, ``cifar10``, ``svhn``, ...; a `Dataset`; or an `InputSpec`.
         preset: ``"default"``: what serves users best (posterior truncated to the window, normalised weights, no BatchNorm);
             ``"paper"``: the published experiment (density weights, no truncation, adaptive steps, random draws).
         seed: Seed of the initial weights; None uses torch's generator as it stands.
         **options: ``width``, ``augment``, ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
-            ``end_time``.
+            ``end_time``; for the models that have them ``sde``, ``gp``, ``members``, ``rate``.
     """
     if not isinstance(model, str) or model not in MODELS:
         raise InputError(unknown_name("model", model, MODELS))

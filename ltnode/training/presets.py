@@ -51,7 +51,7 @@ def _images(model: str, data: str | None) -> TrainConfig:
         optimizer="sgd",
         lr=0.1,
         momentum=0.9,
-        weight_decay=5e-4 if model in ("node", "uni-node", "sde-net") else 1e-4,
+        weight_decay=1e-4 if model in ("lt-node", "alt-node", "lt-node-mixture", "node-gp") else 5e-4,
         variational_lr=0.01,
         variational_weight_decay=5e-4 if model == "alt-node" else 0.0,
         milestones=_MILESTONES.get(data or "", (40, 70)),
@@ -62,7 +62,8 @@ def _images(model: str, data: str | None) -> TrainConfig:
         diffusion_lr = 0.005 if data in ("cifar10", "svhn") else 0.01
         return config.replace(role_lr={"diffusion": diffusion_lr}, role_weight_decay={"diffusion": 5e-4}, drop_last=True)
     if model == "node-gp":
-        return config.replace(nesterov=True, variational_lr=0.1)
+        # Kernel parameters learn at a hundredth of the rate.
+        return config.replace(nesterov=True, variational_lr=0.1, role_lr={"gp_hyper": 1e-3}, role_weight_decay={"gp_hyper": 0.0})
     return config
 
 

@@ -1,0 +1,101 @@
+"""A deep ensemble of plain neural ODEs: the same network trained from several starts.
+
+Lakshminarayanan, Pritzel and Blundell, "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles", NIPS 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ltnode.endtime.checks import checked_count
+from ltnode.errors import InputError
+from ltnode.models.contract import Draw, Model, Steps
+from ltnode.models.latent_time import LatentTimeODE
+from ltnode.models.prediction import Prediction
+from ltnode.ode import Stats
+from ltnode.typing import Tensor
+
+
+class Ensemble(Model):
+    """M neural ODEs with fixed end-times and independent parameters, trained as one model.
+
+    The loss is the **sum** over the members, so that each has the gradient, and with any of the optimisers the training, that it
+    would have alone on the same batches. A regression's noise variance is the mean of the members'.
+
+    Args:
+        members: The networks, all for the same task.
+    """
+
+    def __init__(self, members: Sequence[LatentTimeODE]) -> None:
+        if len({member.task for member in members}) != 1:
+            raise InputError(f"an ensemble needs at least one member, all for one task, not {[m.task for m in members]}")
+        super().__init__(members[0].task)
+        self.members = nn.ModuleList(members)
+
+    def _nodes(self, n: int | None = None) -> list[LatentTimeODE]:
+        return [member for member in self.members[:n] if isinstance(member, LatentTimeODE)]
+
+    def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
+        """The sum of the members' losses; arguments as for `LatentTimeODE.loss`."""
+        losses = [member.loss(x, y, n_data, times, phase) for member in self._nodes()]
+        loss = torch.stack(losses).sum()
+        parts = [member.loss_parts for member in self._nodes() if member.loss_parts is not None]
+        expected = torch.stack([part.expected_log_likelihood for part in parts]).sum()
+        self.loss_parts = replace(parts[0], loss=loss.detach(), expected_log_likelihood=expected)
+        return loss
+
+    def finish_training(self, x: Tensor, y: Tensor) -> None:
+        """Fit every member's stored grid and residual noise."""
+        for member in self._nodes():
+            member.finish_training(x, y)
+
+    @torch.no_grad()
+    def describe(self, x: Tensor | None = None) -> dict[str, float]:
+        """The members' numbers, averaged."""
+        rows = [member.describe(x) for member in self._nodes()]
+        return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+
+    def solver_state(self) -> dict[str, Any]:
+        """The members' kept grids."""
+        return {"members": [member.solver_state() for member in self._nodes()]}
+
+    def load_solver_state(self, state: dict[str, Any]) -> None:
+        """Continue with kept grids."""
+        for member, own in zip(self._nodes(), state["members"], strict=True):
+            member.load_solver_state(own)
+
+    def predict(
+        self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
+    ) -> Prediction:
+        """Predictive distribution over the networks.
+
+        Args:
+            x: (B, ...).
+            samples: Number of members S of the prediction. The M networks take turns: S = M, or a multiple, weighs them
+                equally; S < M uses the first S only.
+            draw: There is nothing to draw.
+            seed: Not used.
+            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE`.
+        """
+        samples = checked_count("samples", samples)
+        single = [member.predict(x, 1, draw, seed, steps) for member in self._nodes(samples)]
+        turns = [s % len(single) for s in range(samples)]
+        noise = None
+        if self.task == "regression":
+            noise = torch.stack([single[turn].noise_std.square() for turn in turns]).mean().sqrt()
+        work = [p.stats for p in single if p.stats is not None]
+        stats = Stats(*(sum(getattr(s, name) for s in work) for name in Stats.__dataclass_fields__))
+        outputs = torch.cat([single[turn].outputs for turn in turns])
+        return Prediction(self.task, outputs, single[0].times.expand(samples), stats, noise)
+
+    def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
+        """Log of the averaged class probabilities with a graph to x."""
+        samples = checked_count("samples", samples)
+        single = [member(x, member.prediction_times(x, 1, draw, seed)) for member in self._nodes(samples)]
+        outputs = torch.cat([single[s % len(single)] for s in range(samples)])
+        return Prediction(self.task, outputs, outputs.new_ones(samples)).log_probs

@@ -1,0 +1,294 @@
+"""NODE-GP: a neural ODE whose features go through one-dimensional Gaussian processes (deep kernel learning).
+
+Wilson, Hu, Salakhutdinov and Xing, "Stochastic Variational Deep Kernel Learning", NIPS 2016; on a neural ODE: Anumasa and
+Srijith, "Improving Robustness and Uncertainty Modelling in Neural Ordinary Differential Equations", WACV 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ltnode.endtime import FixedTime
+from ltnode.endtime.checks import checked_count
+from ltnode.errors import InputError, missing_extra, unknown_name
+from ltnode.models.contract import Draw, Model, Steps, Task, check_input
+from ltnode.models.latent_time import LatentTimeODE, SolverOptions
+from ltnode.models.modes import evaluating
+from ltnode.models.prediction import Prediction
+from ltnode.models.seeded import seeded_normal, seeded_uniform
+from ltnode.objective import Categorical, Gaussian, LossParts
+from ltnode.ode import Stats
+from ltnode.typing import Float, Tensor
+
+if TYPE_CHECKING:
+    from ltnode.models.grid_gp import GridGPs
+
+_END_TIME = 1.0
+
+
+@dataclass(frozen=True)
+class GPOptions:
+    """The Gaussian processes of a NODE-GP.
+
+    Attributes:
+        grid_size: Inducing points per feature.
+        bound: The grid covers (-bound, bound).
+        training_samples: Draws of the processes that estimate the expected log-likelihood of class labels.
+    """
+
+    grid_size: int = 64
+    bound: float = 10.0
+    training_samples: int = 8
+
+    def __post_init__(self) -> None:
+        if checked_count("grid_size", self.grid_size) < 8:
+            raise InputError(f"grid_size = {self.grid_size} is too small: cubic interpolation needs at least 8 points")
+        checked_count("training_samples", self.training_samples)
+        if not isinstance(self.bound, int | float) or not 0.0 < self.bound < math.inf:
+            raise InputError(f"bound = {self.bound!r} is impossible: the grid covers (-bound, bound), with a positive number")
+
+
+class RunningBounds(nn.Module):
+    """Scale features linearly so that their smallest and largest values lie at -0.95 and 0.95 of the grid's bounds.
+
+    In train mode these are the batch's, over all features together, and a running mean of them (rate 0.1) is kept in the state
+    dict; in eval mode the kept ones serve, so that an output depends on its input alone, and values beyond them are clamped.
+    """
+
+    low: Tensor
+    high: Tensor
+    batches: Tensor
+    rate = 0.1
+    share = 0.95
+
+    def __init__(self, bound: float) -> None:
+        super().__init__()
+        self.bound = bound
+        self.register_buffer("low", torch.tensor(0.0))
+        self.register_buffer("high", torch.tensor(1.0))
+        self.register_buffer("batches", torch.tensor(0))
+
+    def forward(self, features: Float[Tensor, "B F"]) -> Float[Tensor, "B F"]:
+        """Scaled features."""
+        if self.training:
+            low, high = features.min(), features.max()
+            self._follow(low.detach(), high.detach())
+        else:
+            low, high = self.low, self.high
+            features = features.clamp(low, high)
+        unit = (features - low) / (high - low).clamp_min(torch.finfo(features.dtype).tiny ** 0.5)
+        return self.share * self.bound * (2 * unit - 1)
+
+    @torch.no_grad()
+    def _follow(self, low: Tensor, high: Tensor) -> None:
+        rate = torch.where(self.batches == 0, 1.0, self.rate).to(self.low.dtype)
+        self.low.lerp_(low.to(self.low.dtype), rate)
+        self.high.lerp_(high.to(self.high.dtype), rate)
+        self.batches.add_(1)
+
+
+class NodeGP(Model):
+    """``x -> stem -> ODE to T = 1 -> head -> F features -> F one-dimensional GPs -> linear mixing -> logits or mean``.
+
+    Training minimises the negative evidence lower bound per data point,
+    ``-E_q log p(y | W f) + (KL(q || p) - log p(kernel)) / N``: by draws of f for class labels, in closed form for a Gaussian.
+
+    Args:
+        stem: Maps inputs to the initial state (B, ...).
+        field: ``field(t, h) -> dh/dt``.
+        head: Maps states (N, ...) to features (N, F).
+        features: F.
+        outputs: Number of classes, or 1.
+        task: "classification" or "regression".
+        gp: Options of the processes.
+        solver: Solver options.
+
+    Raises:
+        MissingExtraError: gpytorch is not installed.
+    """
+
+    def __init__(
+        self,
+        stem: nn.Module,
+        field: nn.Module,
+        head: nn.Module,
+        features: int,
+        outputs: int,
+        task: Task = "classification",
+        *,
+        gp: GPOptions | None = None,
+        solver: SolverOptions | None = None,
+    ) -> None:
+        super().__init__(task)
+        self.gp = gp or GPOptions()
+        # A network of features is to its solver what a classifier is: any number of columns.
+        self.backbone = LatentTimeODE(stem, field, head, FixedTime(_END_TIME), "classification", solver=solver)
+        self.bounds = RunningBounds(self.gp.bound)
+        self.processes = _grid_gps(features, self.gp)
+        self.mixing = nn.Linear(features, outputs, bias=False)
+        # gpytorch's scale for classes; for a regression f = sum_d w_d f_d has the prior variance of one process.
+        nn.init.normal_(self.mixing.weight, std=1 / features if task == "classification" else features**-0.5)
+        self.likelihood = Categorical() if task == "classification" else Gaussian()
+
+    # -- the pieces of a pass --------------------------------------------------------------------------------------------
+
+    def marginals(self, x: Tensor, steps: Steps | str = "stored") -> tuple[Float[Tensor, "B F"], Float[Tensor, "B F"], Stats]:
+        """Mean and variance of every feature's process at the inputs, and the work of the solve."""
+        h = self.backbone.initial_state(x)
+        solution = self.backbone.solve(h, h.new_tensor([_END_TIME]), steps)  # type: ignore[arg-type]
+        features = self.backbone.outputs_at(solution.states)[0]
+        with torch.autocast(x.device.type, enabled=False):
+            mean, variance = self.processes.marginals(self.bounds(features.to(self.mixing.weight.dtype)))
+        return mean, variance, solution.stats
+
+    def _mixed(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (B, 1) of the single output ``w . f`` of a regression."""
+        return self.mixing(mean), variance @ self.mixing.weight.square().T
+
+    def _members(self, mean: Tensor, variance: Tensor, samples: int, draw: Draw, seed: int) -> Float[Tensor, "S B C"]:
+        """Outputs at S draws of the processes, which are the same for every input."""
+        if self.task == "regression":
+            mean, variance = self._mixed(mean, variance)
+        z = _draws(samples, mean.shape[1], draw, seed, mean)
+        f = mean + variance.sqrt() * z.unsqueeze(1)
+        return f if self.task == "regression" else self.mixing(f)
+
+    def forward(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Float[Tensor, "S B C"]:
+        """Outputs at S draws of the processes; differentiable."""
+        mean, variance, _ = self.marginals(x)
+        return self._members(mean, variance, samples, draw, seed)
+
+    # -- training --------------------------------------------------------------------------------------------------------
+
+    def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
+        """The negative evidence lower bound per data point.
+
+        Args:
+            x: (B, ...).
+            y: (B,) integer labels, or (B,) or (B, 1) real values.
+            n_data: Number of training points N; needed, because the KL counts once for all of them.
+            times: Must be None: the end-time is fixed.
+            phase: There is one only.
+        """
+        check_input(x)
+        self.check_targets(x, y)
+        if times is not None:
+            raise InputError(f"a NODE-GP has the fixed end-time {_END_TIME:g}: times must be None")
+        if n_data is None:
+            raise InputError("the bound of a NODE-GP needs n_data, the number of training points: its KL counts once for all")
+        self.check_labels(y, self.mixing.out_features)
+        mean, variance, _ = self.marginals(x, "training")
+        with torch.autocast(x.device.type, enabled=False):
+            expected = self._expected_log_likelihood(mean, variance, y)
+            kl, log_prior = self.processes.kl(), self.processes.log_prior()
+            weight = 1.0 / checked_count("n_data", n_data)
+            loss = -expected + weight * (kl - log_prior)
+        self.loss_parts = LossParts(loss.detach(), expected.detach(), kl.detach(), weight, x.new_tensor([_END_TIME]))
+        return loss
+
+    def _expected_log_likelihood(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
+        if isinstance(self.likelihood, Gaussian):
+            mean, variance = self._mixed(mean, variance)
+            at_mean = self.likelihood.log_prob(mean.unsqueeze(0), y)
+            return (at_mean - 0.5 * variance.squeeze(1) / self.likelihood.noise_std.square()).mean()
+        f = torch.distributions.Normal(mean, variance.sqrt()).rsample(torch.Size([self.gp.training_samples]))
+        return self.likelihood.log_prob(self.mixing(f), y).mean()
+
+    def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
+        """Networks (and noise), kernel and mean of the processes, and what describes their posterior, mixing included."""
+        hyper = self.processes.hyper_parameters()
+        chosen = {id(p) for p in hyper}
+        variational = [*(p for p in self.processes.parameters() if id(p) not in chosen), *self.mixing.parameters()]
+        chosen |= {id(p) for p in variational}
+        return {
+            "weights": [p for p in self.parameters() if id(p) not in chosen],
+            "gp_hyper": hyper,
+            "variational": variational,
+        }
+
+    def finish_training(self, x: Tensor, y: Tensor) -> None:
+        """Fit the stored grid on training inputs."""
+        self.backbone.finish_training(x, y)
+
+    @torch.no_grad()
+    def describe(self, x: Tensor | None = None) -> dict[str, float]:
+        """Kernel, bounds of the features, and the observation noise of a regression model."""
+        kernel = self.processes.covar_module
+        facts = {
+            "length_scale": float(kernel.base_kernel.lengthscale),
+            "output_scale": float(kernel.outputscale),
+            "feature_low": float(self.bounds.low),
+            "feature_high": float(self.bounds.high),
+        }
+        if isinstance(self.likelihood, Gaussian):
+            facts["noise_std"] = float(self.likelihood.noise_std)
+        return facts
+
+    def solver_state(self) -> dict[str, Any]:
+        """The kept grid."""
+        return self.backbone.solver_state()
+
+    def load_solver_state(self, state: dict[str, Any]) -> None:
+        """Continue with a kept grid."""
+        self.backbone.load_solver_state(state)
+
+    # -- prediction ------------------------------------------------------------------------------------------------------
+
+    def predict(
+        self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
+    ) -> Prediction:
+        """Predictive distribution from one solve and S draws of the processes.
+
+        Args:
+            x: (B, ...).
+            samples: Number of draws S.
+            draw: ``"quantile"``: every process goes through its S quantiles (in an order of its own, the same for every input),
+                stretched so that their variance is that of the process; ``"random"``: seeded independent draws.
+            seed: Seed of random draws.
+            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE`.
+        """
+        check_input(x)
+        samples = checked_count("samples", samples)
+        if steps not in ("stored", "adaptive"):
+            raise InputError(unknown_name("kind of steps", steps, ("stored", "adaptive")))
+        with torch.no_grad(), evaluating(self):
+            mean, variance, stats = self.marginals(x, steps)
+            outputs = self._members(mean, variance, samples, draw, seed)
+        noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian) else None
+        return Prediction(self.task, outputs, outputs.new_full((samples,), _END_TIME), stats, noise)
+
+    def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
+        """Log of the averaged class probabilities with a graph to x."""
+        outputs = self(x, checked_count("samples", samples), draw, seed)
+        return Prediction(self.task, outputs, outputs.new_full((samples,), _END_TIME)).log_probs
+
+
+def _grid_gps(features: int, options: GPOptions) -> GridGPs:
+    try:
+        import gpytorch  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("gpytorch", "gp", "the model node-gp") from error
+    from ltnode.models.grid_gp import GridGPs
+
+    return GridGPs(features, options.grid_size, options.bound)
+
+
+def _draws(samples: int, columns: int, draw: Draw, seed: int, like: Tensor) -> Float[Tensor, "S D"]:
+    """Standard normal numbers, shared by all inputs."""
+    if draw == "random":
+        return seeded_normal((samples, columns), seed, 0, like)
+    if draw != "quantile":
+        raise InputError(unknown_name("draw", draw, ("quantile", "random")))
+    u = (torch.arange(samples, dtype=torch.float64, device=like.device) + 0.5) / samples
+    z = torch.special.ndtri(u)
+    if samples > 1:
+        z = z / z.square().mean().sqrt()
+    if columns == 1:
+        return z.to(like.dtype).unsqueeze(1)
+    order = seeded_uniform((samples, columns), 0, 1, like.device).argsort(dim=0)
+    return z[order].to(like.dtype)
