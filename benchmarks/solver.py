@@ -2,10 +2,10 @@
 
 usage: python benchmarks/solver.py [--repeats 15] [--threads 2] [--out benchmarks/results] [--quick]
 
-The work: batch 1500, S = 10 end-times on (0, 3), Dopri5 at rtol = atol = 1e-2, loss forward + backward + SGD step, for the paper's
-1-D network (BatchNorm, time input) and for the default one. The ways take turns within every round, so that a busy machine
-slows all of them alike; printed are medians, ratios of the medians, evaluations of the field and accepted steps. The floor is the
-bare layers: the field called as often as the step calls it, forward and backward, with stem and head.
+The work: batch 1500, S = 10 end-times on (0, 3), Dopri5 at rtol = atol = 1e-2, loss forward + backward + SGD step, for the
+paper's 1-D network (BatchNorm, time input) and for the default one. The ways take turns within every round, so that a busy
+machine slows all of them alike; printed are medians, ratios of the medians and evaluations of the field. The floor is the bare
+layers: the field called as often as the step calls it, forward and backward, with stem and head.
 
 Then the cost against the number of end-times and against the tolerance, as a table and a plot.
 """
@@ -33,7 +33,9 @@ NETWORKS = {"paper": "the paper's 1-D network", "default": "the default network"
 
 
 def network(name: str, **solver: Any) -> ltnode.LatentTimeODE:
-    model = ltnode.build("lt-node", "synthetic", preset=name, seed=0, solver={"training": "adaptive", "clip_last": True, **solver})
+    model = ltnode.build(
+        "lt-node", "synthetic", preset=name, seed=0, solver={"training": "adaptive", "clip_last": True, **solver}
+    )
     assert isinstance(model, ltnode.LatentTimeODE)
     return model.train()
 
@@ -51,7 +53,9 @@ def end_times(samples: int = SAMPLES) -> torch.Tensor:
 class Way:
     """One way to do the step, with the evaluations it needs."""
 
-    def __init__(self, name: str, model: ltnode.LatentTimeODE, states: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, name: str, model: ltnode.LatentTimeODE, states: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> None:
         self.name, self.model, self._states = name, model, states
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
         self.evaluations = 0
@@ -124,7 +128,9 @@ def torchdiffeq_edges(preset: str) -> list[float]:
             accepted.append(float(t0 + dt))
 
     with torch.no_grad():
-        torchdiffeq.odeint(Recording(model.field), model.initial_state(x), torch.tensor([0.0, 3.0]), rtol=1e-2, atol=1e-2, method="dopri5")
+        torchdiffeq.odeint(
+            Recording(model.field), model.initial_state(x), torch.tensor([0.0, 3.0]), rtol=1e-2, atol=1e-2, method="dopri5"
+        )
     accepted[-1] = max(accepted[-1], 3.0)
     return accepted
 
@@ -179,13 +185,16 @@ def checks(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             ("kept balanced grid against its bare layers", kept / floors[1]["ms"], 1.4, False),
         ):
             met = value >= bound if larger else value <= bound
-            out.append({"network": preset, "claim": claim, "ratio": value, "wanted": f"{'>=' if larger else '<='} {bound}", "met": met})
+            out.append(
+                {"network": preset, "claim": claim, "ratio": value, "wanted": f"{'>=' if larger else '<='} {bound}", "met": met}
+            )
     return out
 
 
 def peak_memory(preset: str, way: str) -> float:
     """Peak resident memory of one process that does a few steps in one way, in MB above the process that does none."""
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import solver; solver.memory_child({preset!r}, {way!r})"
+    folder = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {folder!r}); import solver; solver.memory_child({preset!r}, {way!r})"
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
@@ -240,7 +249,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     left.set(xscale="log", xlabel="end-times S", ylabel="training step (ms)", ylim=(0, None), title="tolerance 1e-2")
     right.plot([r["tolerance"] for r in by_tolerance], [r["ms"] for r in by_tolerance], "o-")
     for r in by_tolerance:
-        right.annotate(f"{r['evaluations']} evals", (r["tolerance"], r["ms"]), textcoords="offset points", xytext=(4, 6), fontsize=7)
+        right.annotate(
+            f"{r['evaluations']} evals", (r["tolerance"], r["ms"]), textcoords="offset points", xytext=(4, 6), fontsize=7
+        )
     right.set(xscale="log", xlabel="rtol = atol", ylabel="training step (ms)", ylim=(0, None), title=f"S = {SAMPLES}")
     right.invert_xaxis()
     figure.savefig(path)
@@ -268,9 +279,20 @@ def main() -> None:
     show("one training step (speed_up against torchdiffeq direct)", rows)
     claims = checks(rows)
     show("claims", claims)
-    memory = [{"network": p, "way": w, "peak_mb": peak_memory(p, w)} for p in NETWORKS for w in ("torchdiffeq direct", "ltnode kept balanced grid", "ltnode reference (two-phase)")]
+    memory = [
+        {"network": p, "way": w, "peak_mb": peak_memory(p, w)}
+        for p in NETWORKS
+        for w in ("torchdiffeq direct", "ltnode kept balanced grid", "ltnode reference (two-phase)")
+    ]
     show("peak memory of a step above the idle process", memory)
-    result = {"torch": torch.__version__, "python": platform.python_version(), "threads": options.threads, "rows": rows, "claims": claims, "memory": memory}
+    result = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": options.threads,
+        "rows": rows,
+        "claims": claims,
+        "memory": memory,
+    }
     options.out.mkdir(parents=True, exist_ok=True)
     if not options.quick:
         result["scaling"] = scaling(max(3, options.repeats // 3))

@@ -2,8 +2,8 @@
 
 usage: python benchmarks/training.py [--shapes cifar10|mnist] [--model lt-node] [--repeats 50] [--json FILE]
 
-Prints a table of medians with tolerance, accepted steps and evaluations of the field beside every time, and checks that the losses of
-the accelerated steps agree with the reference within the tolerance.
+Prints a table of medians with tolerance, accepted steps and evaluations of the field beside every time, and compares the losses
+of the accelerated steps with those of the reference.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def throughput(work: Callable[[], Any], repeats: int) -> float:
     return (time.perf_counter() - start) / repeats * 1e3
 
 
-def graph_step(name: str, data: str, precision: str, fused: bool, edges: list[float] | None, options: dict[str, Any]) -> GraphStep:
+def graph_step(
+    name: str, data: str, precision: str, fused: bool, edges: list[float] | None, options: dict[str, Any]
+) -> GraphStep:
     model = ltnode.build(name, data, seed=0, **options).to("cuda").train()
     config = TrainConfig(model=name, data=data, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4, precision=precision)
     step = GraphStep(model, make_optimizers(model, config), config, 50_000, fused)
@@ -67,7 +69,9 @@ def graph_step(name: str, data: str, precision: str, fused: bool, edges: list[fl
     return step
 
 
-def time_graph(name: str, data: str, precision: str, fused: bool, edges: list[float] | None, repeats: int, **options: Any) -> dict[str, Any]:
+def time_graph(
+    name: str, data: str, precision: str, fused: bool, edges: list[float] | None, repeats: int, **options: Any
+) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     step = graph_step(name, data, precision, fused, edges, options)
@@ -105,7 +109,9 @@ def time_torchdiffeq(data: str, repeats: int, adjoint: bool) -> dict[str, Any]:
     calls = [0]
     model.field.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
     solve = torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint
-    times = torch.cat([torch.zeros(1), torch.sort(torch.rand(10, generator=torch.Generator().manual_seed(0)) * 3).values]).to("cuda")
+    times = torch.cat([torch.zeros(1), torch.sort(torch.rand(10, generator=torch.Generator().manual_seed(0)) * 3).values]).to(
+        "cuda"
+    )
     times[-1] = 3.0
 
     def work() -> None:
@@ -121,7 +127,14 @@ def time_torchdiffeq(data: str, repeats: int, adjoint: bool) -> dict[str, Any]:
     evaluations = calls[0]
     ms = milliseconds(work, max(5, repeats // 5), 2)
     way = "torchdiffeq adjoint" if adjoint else "torchdiffeq direct"
-    return {"way": way, "device_ms": ms, "loop_ms": ms, "steps": None, "evaluations": evaluations, "peak_gb": torch.cuda.max_memory_allocated() / 1e9}
+    return {
+        "way": way,
+        "device_ms": ms,
+        "loop_ms": ms,
+        "steps": None,
+        "evaluations": evaluations,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+    }
 
 
 def time_eager(data: str, repeats: int) -> dict[str, Any]:
@@ -139,18 +152,32 @@ def time_eager(data: str, repeats: int) -> dict[str, Any]:
 
     ms = milliseconds(work, max(5, repeats // 5), 2)
     s = model.solve_stats
-    return {"way": "ltnode reference (two-phase, eager)", "device_ms": ms, "loop_ms": ms, "steps": s.n_accepted, "evaluations": s.n_evaluations, "peak_gb": torch.cuda.max_memory_allocated() / 1e9}
+    return {
+        "way": "ltnode reference (two-phase, eager)",
+        "device_ms": ms,
+        "loop_ms": ms,
+        "steps": s.n_accepted,
+        "evaluations": s.n_evaluations,
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+    }
 
 
 def agreement(data: str, name: str, precision: str, fused: bool, steps: int = 200) -> dict[str, Any]:
-    """Losses of the accelerated and of the reference step on the same batches, from the same start."""
+    """Losses of the accelerated and of the reference step on the same batches, from the same start.
+
+    Labels follow from the images (which tenth of the first pixels is brightest), so there is something to learn: on random labels two
+    trainings drift apart from rounding alone.
+    """
     step = graph_step(name, data, precision, fused, None, {})
+    step.sgd.optimizer.param_groups[0]["lr"] = 0.01
     reference = ltnode.build(name, data, seed=0).to("cuda").train()
     config = step.config
     optimizer = make_optimizers(reference, config)["main"]
+    optimizer.param_groups[0]["lr"] = 0.01
     differences, last = [], (0.0, 0.0)
     for i in range(steps):
-        x, y = synthetic_batch(reference.spec["input"], 256, "cuda", seed=i % 8)
+        x, _ = synthetic_batch(reference.spec["input"], 256, "cuda", seed=i)
+        y = x.flatten(1)[:, :100].reshape(256, 10, 10).mean(dim=2).argmax(dim=1)
         indices = torch.arange(256, device="cuda")
         times = reference.training_times(256, config.seed, i, indices)
         loss = reference.loss(x, y, 50_000, times=times)
@@ -159,9 +186,15 @@ def agreement(data: str, name: str, precision: str, fused: bool, steps: int = 20
         optimizer.step()
         reference.after_step()
         got = step(Batch(x, y, indices, i, 0, 1.0))["loss"]
-        last = (float(loss), float(got))
+        last = (float(loss.detach()), float(got))
         differences.append(abs(last[0] - last[1]) / max(abs(last[0]), 1e-3))
-    return {"steps": steps, "largest_relative_difference": max(differences), "median": statistics.median(differences), "last": last, **step.counts()}
+    return {
+        "steps": steps,
+        "largest_relative_difference": max(differences),
+        "median": statistics.median(differences),
+        "last": last,
+        **step.counts(),
+    }
 
 
 def main() -> None:
@@ -195,7 +228,9 @@ def main() -> None:
     for precision, fused in (("tf32", True), ("bf16", True), ("tf32", False)):
         print("agreement", precision, "fused" if fused else "graph", agreement(d, "lt-node", precision, fused))
     if options.json:
-        options.json.write_text(json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, indent=1))
+        options.json.write_text(
+            json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, indent=1)
+        )
 
 
 if __name__ == "__main__":
