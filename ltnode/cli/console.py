@@ -50,9 +50,19 @@ def example(*commands: str) -> str:
     return f"{word}:\n\n" + "\n\n".join(f"[bold]{escape(command)}[/bold]" for command in commands)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> None:
-    """A table on standard output; columns in ``words`` stand to the left, numbers to the right."""
-    shown = Table(header_style="bold")
+def table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,), lines: bool = False
+) -> None:
+    """A table on standard output.
+
+    Args:
+        title: Above it; empty for none.
+        header: Names of the columns.
+        rows: As many cells each.
+        words: Columns that stand to the left; the others hold numbers and stand to the right.
+        lines: Draw lines between the rows, for cells of several lines.
+    """
+    shown = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", show_lines=lines)
     for column, name in enumerate(header):
         shown.add_column(Text(name), justify="left" if column in words else "right", overflow="fold")
     for row in rows:

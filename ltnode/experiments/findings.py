@@ -150,13 +150,13 @@ def _prior_independence(present: Mapping[str, Sequence[Result]]) -> list[Finding
 def _fit(group: Sequence[Result]) -> Finding:
     running = sum(r["fit"]["eval"]["rmse"] for r in group) / len(group)
     batch = sum(r["fit"]["train"]["rmse"] for r in group) / len(group)
-    worse = running > _WORSE * batch
+    differ = max(running, batch) > _WORSE * min(running, batch)
     return Finding(
         f"{group[0]['title']}: fit RMSE, BatchNorm in eval / train mode",
         "–",
         f"{running:.3f} / {batch:.3f}",
-        "eval mode is not the trained field" if worse else "both modes agree",
-        "running statistics are averages over all t of a solve" if worse else "",
+        "eval mode is not the trained field" if differ else "both modes agree",
+        "running statistics are averages over all t of a solve" if differ else "",
     )
 
 

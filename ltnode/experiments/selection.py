@@ -101,6 +101,7 @@ def standard_error(rmse: float, n: int) -> float:
     return rmse / math.sqrt(2 * n)
 
 
+@torch.no_grad()
 def judge(results: Sequence[dict[str, Any]], alpha: float, beta: float) -> SelectionVerdict:
     """Compare validation errors with the posterior Gamma(alpha, beta).
 

@@ -89,7 +89,8 @@ def _selection(out: Path, errors: Sequence[Result], learnt: Sequence[Result]) ->
         curves.append(SelectionCurve(label, times, values, widths))
     t = torch.linspace(0.01, 4.0, 400)
     densities = {
-        f"q(T), {r['title'].split(', ')[1]}": gamma_density(r["posterior"]["alpha"], r["posterior"]["beta"], t) for r in learnt
+        f"q(T), {r['title'].partition(', ')[2]}": gamma_density(r["posterior"]["alpha"], r["posterior"]["beta"], t)
+        for r in learnt
     }
     return save_figure(
         lambda theme: selection_figure(theme, curves, t, densities),

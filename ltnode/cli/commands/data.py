@@ -79,4 +79,4 @@ def _show(sets: list[SetInfo]) -> None:
         )
         for entry in sets
     ]
-    console.table(("set", "status", "shape", "training", "test", "MB", "content"), rows, words=(0, 1, 6))
+    console.table("", ("set", "status", "shape", "training", "test", "MB", "content"), rows, words=(0, 1, 6))

@@ -35,7 +35,7 @@ def demo(
     console.say(experiment.setting_text(steps).replace("`", ""), style="dim")
     with console.resumable("Run the same command again; the demo begins anew."), _progress(models, steps) as watch:
         result = experiment.run_demo(out, models, seed=seed, steps=steps, jobs=jobs, watch=watch)
-    console.table(experiment.HEADER, [experiment.cells(row) for row in result.rows], words=experiment.WORDS)
+    console.table("", experiment.HEADER, [experiment.cells(row) for row in result.rows], words=experiment.WORDS)
     for good, sentence in experiment.verdicts(result.rows):
         console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
     console.say(f"Done in {result.seconds:.0f} s. Open the page in a browser: {console.page_address(result.page)}")

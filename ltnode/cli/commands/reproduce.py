@@ -61,12 +61,17 @@ def reproduce_synthetic(
     (results, missing), (selected, unselected) = synthetic.read_results(out, stems), synthetic.read_results(out, times)
     lines = findings.findings(results, selected, published)
     if lines:
-        console.table(findings.HEADER, [line.cells() for line in lines], words=findings.WORDS)
+        console.table("", findings.HEADER, [line.cells() for line in lines], words=findings.WORDS, lines=True)
         for figure in synthetic_figures.draw(out, results, selected, published):
             console.say(f"figure: {figure.png}")
         table = out / f"synthetic{'' if iterations == synthetic.ITERATIONS else f'-{iterations}it'}.md"
         table.write_text(findings.markdown(lines), encoding="utf-8")
         console.say(f"table: {table}")
+    if iterations != synthetic.ITERATIONS:
+        console.say(
+            f"{iterations} iterations are not the paper's {synthetic.ITERATIONS}: these verdicts are no verdicts on it.",
+            style="yellow",
+        )
     if not published:
         console.say("paper/published.toml was not found: the column of the paper is empty.", style="yellow")
     if missing or unselected:
@@ -88,7 +93,7 @@ def reproduce_motivating(
                     console.say(f"{task}: {title}, seed {seed}")
                     trained.append(motivating.reproduce(task, model, seed, out, runs, steps))
     results = [entry.result for entry in trained]
-    console.table(motivating.HEADER, [line.cells() for line in motivating.summary(results)], words=(0, 1, 3))
+    console.table("", motivating.HEADER, [line.cells() for line in motivating.summary(results)], words=(0, 1, 3))
     for good, sentence in motivating.verdicts(results):
         console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
     first = [entry for entry in trained if entry.seed == trained[0].seed]
