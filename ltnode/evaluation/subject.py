@@ -11,6 +11,7 @@ import torch
 
 from ltnode.data import Dataset, Split
 from ltnode.data import load as load_data
+from ltnode.data import names as data_names
 from ltnode.data.augment import Normalisation
 from ltnode.errors import CheckpointError, InputError
 from ltnode.models import Model
@@ -110,6 +111,10 @@ def _dataset(data: Dataset | str | None, config: TrainConfig | None, record: Map
         data = (config.data if config else None) or record.get("name")
         if data is None:
             raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
+        if data not in data_names():
+            raise InputError(
+                f"the run was trained on {data!r}, which is no data set with a name of its own: pass data, the Dataset"
+            )
     if not isinstance(data, str):
         raise InputError(f"data must be a Dataset or the name of a data set, not {type(data).__name__}")
     return load_data(data)

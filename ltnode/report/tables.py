@@ -122,7 +122,8 @@ def ood_table(rows: Rows, published: Published) -> Table:
         found = rows.number(variant, "ood", "auroc", data, setting)
         lines.append((*cells, _seeds(found), _cost(rows, variant, "ood", data)[0]))
     header = (
-        "Data → foreign", "Model", "AUROC, paper", "ours", "AUPR In, paper", "ours", "AUPR Out, paper", "ours", "Seeds", "Evaluations"
+        "Data → foreign", "Model", "AUROC, paper", "ours", "AUPR In, paper", "ours", "AUPR Out, paper", "ours", "Seeds",
+        "Evaluations",
     )  # fmt: skip
     title = "Out-of-distribution detection by the largest probability, in percent"
     return Table("ood", title, header, tuple(lines), note=_SEED_NOTE)
@@ -150,7 +151,7 @@ def scores_table(rows: Rows) -> Table:
         for metric in ("auroc", "fpr95"):
             for score in ("max_probability", "entropy", "mutual_information"):
                 found = rows.number(variant, "ood", metric, data, {"ood": other, "score": score})
-                cells.append(_ours(found, 2, 100.0))
+                cells.append(_ours(found, 1, 100.0))
         lines.append(tuple(cells))
     header = ("Data → foreign", "Model", "AUROC, p", "AUROC, H", "AUROC, I", "FPR95, p", "FPR95, H", "FPR95, I")
     title = "Detection in percent by the largest probability (p), the entropy (H) and the mutual information (I)"
