@@ -17,7 +17,7 @@ from ltnode.ode.step import Field
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
-_TARGET = 0.5
+TARGET = 0.8
 """Error norm that a fresh grid aims at: below the limit of 1, so that it stays valid while the field drifts in training."""
 
 
@@ -42,7 +42,7 @@ def balanced_edges(edges: Sequence[float], norms: Sequence[float], n: int, error
     return [*result, edges[-1]]
 
 
-def predicted_steps(norms: Sequence[float], error_order: int, target: float = _TARGET) -> int:
+def predicted_steps(norms: Sequence[float], error_order: int, target: float = TARGET) -> int:
     """Fewest balanced steps whose norms are predicted to meet the target."""
     p = error_order + 1
     return max(1, math.ceil(sum(max(norm, 0.0) ** (1 / p) for norm in norms) / target ** (1 / p) - 1e-9))
@@ -154,14 +154,14 @@ def balance(f: Field, tableau: ButcherTableau, y: Tensor, found: Search, toleran
     edges: list[float] = list(found.edges)
     norms = [float(x) for x in found.norms]
     best, best_norms, met = edges, norms, False
-    longest = math.ceil(len(norms) * _TARGET ** (-1 / (tableau.error_order + 1))) + 1
+    longest = math.ceil(len(norms) * TARGET ** (-1 / (tableau.error_order + 1))) + 1
     nowhere = torch.tensor([edges[0]], dtype=torch.float64, device=y.device)
     spent, n = 0, min(predicted_steps(norms, tableau.error_order), longest)
     while 1 <= n <= longest:
         candidate = balanced_edges(edges, norms, n, tableau.error_order)
         spent += tableau.evaluations(n)
         measured = replay(f, tableau, y, candidate, nowhere, tolerance.rtol, tolerance.atol).norms.tolist()
-        if all(norm < _TARGET for norm in measured):  # false for NaN, which max() could pass over
+        if all(norm < TARGET for norm in measured):  # false for NaN, which max() could pass over
             best, best_norms, met = candidate, measured, True
             edges, norms = candidate, measured
             n -= 1

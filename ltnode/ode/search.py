@@ -11,7 +11,7 @@ import torch
 from ltnode.ode.controller import Controller, initial_step
 from ltnode.ode.dense import DenseOutput
 from ltnode.ode.status import Status
-from ltnode.ode.step import Field, error_norm, evaluate, take_step, time_dtype
+from ltnode.ode.step import Field, all_finite, error_norm, evaluate, take_step, time_dtype
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
@@ -103,7 +103,7 @@ def search_batch(
     """One step sequence for the whole batch (the reference). Fills ``output`` with the accepted steps when given."""
     controller = Controller(tableau.error_order)
     k = evaluate(f, t0, y)
-    if not _finite(k) or not _finite(y):
+    if not all_finite(k) or not all_finite(y):
         return Search([t0], y.new_zeros(0), Status.NON_FINITE, 0, 1)
     h = float(initial_step(f, tableau, t0, y, k, tolerance.rtol, tolerance.atol, per_sample=False))
     k_first: Tensor | None = k
@@ -200,10 +200,6 @@ def _worst_status(non_finite: Tensor, underflow: Tensor, timed_out: bool) -> Sta
 
 def _select(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(accepted.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-
-def _finite(x: Tensor) -> bool:
-    return bool(torch.isfinite(x).all())
 
 
 def _finite_samples(x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from ltnode.ode.kept_grid import KeptGrid
 from ltnode.ode.replay import Edges, Replay, replay, traced
 from ltnode.ode.search import Search, Tolerance, search_batch, search_per_sample
 from ltnode.ode.status import SolverError, Stats, Status
-from ltnode.ode.step import Field, add_stages, evaluate
+from ltnode.ode.step import Field, add_stages, all_finite, evaluate
 from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.ode.trace import Snapshot, moving_buffers, no_trace
 from ltnode.typing import Float, Tensor
@@ -269,7 +269,7 @@ def _finish(
 ) -> Solution:
     """Turn a finished or failed solve into a Solution, or raise; a failed one puts the snapshot back."""
     states = result.states
-    if found.status is Status.OK and not traced(states) and not bool(torch.isfinite(states).all()):
+    if found.status is Status.OK and not traced(states) and not all_finite(states):
         found.status = Status.NON_FINITE
     edges = torch.as_tensor(found.edges, dtype=torch.float64)
     if found.status is not Status.OK:

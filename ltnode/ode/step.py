@@ -95,3 +95,10 @@ def error_norm(tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: fl
             flat = ratio.reshape(ratio.shape[0], -1)
             return torch.linalg.vector_norm(flat, dim=1, dtype=time_dtype(y.dtype)) / max(flat.shape[1], 1) ** 0.5
         return torch.linalg.vector_norm(ratio, dtype=time_dtype(y.dtype)) / max(ratio.numel(), 1) ** 0.5
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether x holds no NaN and no infinity."""
+    # A sum is one cheap pass and is finite but for huge values; the element-wise test costs several passes.
+    x = x.detach()
+    return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())

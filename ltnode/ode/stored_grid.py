@@ -15,7 +15,7 @@ from ltnode.ode.kept_grid import balanced_edges
 from ltnode.ode.replay import replay
 from ltnode.ode.solve import Solution, check_times, odesolve
 from ltnode.ode.status import SolverError, Stats, Status
-from ltnode.ode.step import Field
+from ltnode.ode.step import Field, all_finite
 from ltnode.ode.tableau import get_tableau
 from ltnode.typing import Float, Tensor
 
@@ -101,7 +101,7 @@ def odesolve_stored(
         halvings += 1
         current = halve_edges(current)
     stats = Stats(len(first_edges) - 1, 0, evaluations, halvings)
-    if not bool(torch.isfinite(states).all()):
+    if not all_finite(states):
         raise SolverError(Status.NON_FINITE, float(own_end.max()), float(own_end.max()), stats)
     return Solution(states, Status.OK, stats, torch.tensor(first_edges, dtype=torch.float64), first_norms)
 

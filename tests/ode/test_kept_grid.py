@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ltnode.errors import InputError
 from ltnode.ode import TABLEAUS, KeptGrid, SolverError, Status, odesolve
-from ltnode.ode.kept_grid import balance, balanced_edges, predicted_steps
-from ltnode.ode.replay import replay
+from ltnode.ode.kept_grid import _TARGET, balance, balanced_edges, predicted_steps
+from ltnode.ode.replay import Replay, replay
 from ltnode.ode.search import Search, Tolerance, search_batch
 
 
@@ -74,25 +74,25 @@ def test_balanced_edges_share_the_predicted_error_equally(pieces: list[tuple[flo
 @pytest.mark.parametrize(
     ("norms", "expected"),
     [
-        ([0.5], 1),  # at the target: one step does
-        ([0.5, 0.5], 2),
-        ([0.5 * 2.0**5], 2),  # halving a step of order 5 divides its norm by 32
-        ([0.51], 2),
+        ([TARGET], 1),  # at the target: one step does
+        ([TARGET, TARGET], 2),
+        ([TARGET * 2.0**5], 2),  # halving a step of order 5 divides its norm by 32
+        ([1.02 * TARGET], 2),
         ([1e-9] * 6, 1),
         ([0.0, 0.0], 1),
     ],
 )
 def test_predicted_number_of_steps(norms: list[float], expected: int) -> None:
-    """n balanced steps have norm (sum E^(1/5) / n)^5 each; the fewest that meet the target of .5, by hand."""
-    assert predicted_steps(norms, error_order=4) == expected
+    """n balanced steps have norm (sum E^(1/5) / n)^5 each; the fewest that meet a target of .5, by hand."""
+    assert predicted_steps(norms, error_order=4, target=0.5) == expected
 
 
 @pytest.mark.parametrize("method", ADAPTIVE)
 @pytest.mark.parametrize("field", [swirl, stiffness(6.0), lambda t, y: -y], ids=["swirl", "fast decay", "slow decay"])
 def test_balanced_grid_has_the_fewest_steps_that_meet_the_target(method: str, field) -> None:
-    """On the batch it was made for: every norm below .5, and one balanced step fewer fails that check.
+    """On the batch it was made for: every norm below the target, and one balanced step fewer fails that check.
 
-    Steps of norm 1 become steps of norm .5 when their number grows by .5^(-1/p): never longer than the adaptive grid by more.
+    Steps of norm 1 meet the target when their number grows by target^(-1/p): never longer than the adaptive grid by more.
     """
     tableau, tolerance = TABLEAUS[method], Tolerance(1e-4, 1e-4)
     y = torch.randn(5, 2, dtype=F64)
@@ -100,27 +100,27 @@ def test_balanced_grid_has_the_fewest_steps_that_meet_the_target(method: str, fi
         found = search_batch(field, tableau, y, 0.0, 3.0, tolerance)
         edges, norms, spent = balance(field, tableau, y, found, tolerance)
     n = len(edges) - 1
-    assert n <= math.ceil((len(found.edges) - 1) * 0.5 ** (-1 / (tableau.error_order + 1))) + 1
+    assert n <= math.ceil((len(found.edges) - 1) * _TARGET ** (-1 / (tableau.error_order + 1))) + 1
     measured = _norms(field, method, y, edges, tolerance)
     assert measured == pytest.approx(norms.tolist(), rel=1e-4)
-    assert max(measured) < 0.5
+    assert max(measured) < _TARGET < 1
     fewer = balanced_edges(edges, measured, n - 1, tableau.error_order)
-    assert max(_norms(field, method, y, fewer, tolerance)) >= 0.5
+    assert max(_norms(field, method, y, fewer, tolerance)) >= _TARGET
     assert spent > 0
 
 
-def test_balance_is_not_fooled_by_a_step_that_is_not_a_number() -> None:
-    """A candidate whose first step is fine and whose second is NaN: max([.1, nan]) is .1 in Python, but the candidate fails."""
-    edges = [0.0, 0.5, 1.0, 1.5, 2.0]
-    found = Search(edges, torch.full((4,), 1e-9), Status.OK, 0, 0)
+def test_balance_is_not_fooled_by_a_step_that_is_not_a_number(monkeypatch) -> None:
+    """A candidate whose first step is fine and whose last is NaN: max([.1, nan]) is .1 in Python, but the candidate fails."""
 
-    def field(t: Tensor, y: Tensor) -> Tensor:  # NaN where a long step looks far ahead too early
-        return torch.where((t > 1.2) & (y < 1.1), torch.full_like(y, torch.nan), torch.ones_like(y))
+    def scripted(f, tableau, y, edges, times, *_) -> Replay:
+        return Replay(y[None], torch.tensor([0.1] * (len(edges) - 2) + [torch.nan]))
 
-    y = torch.zeros(1, 1, dtype=F64)
-    result, norms, _ = balance(field, TABLEAUS["dopri5"], y, found, Tolerance())
-    assert all(math.isfinite(x) for x in norms.tolist())
-    assert all(math.isfinite(x) for x in _norms(field, "dopri5", y, result, Tolerance())) or result == edges
+    monkeypatch.setattr("ltnode.ode.kept_grid.replay", scripted)
+    edges, norms = [0.0, 0.5, 1.0, 2.0], torch.tensor([0.9, 0.8, 0.7], dtype=F64)
+    found = Search(edges, norms, Status.OK, 0, 0)
+    best, kept, _ = balance(swirl, TABLEAUS["dopri5"], torch.zeros(1, 1, dtype=F64), found, Tolerance())
+    assert best == edges
+    torch.testing.assert_close(kept.double(), norms, rtol=0, atol=1e-6)
 
 
 def test_balance_counts_its_evaluations() -> None:
