@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ltnode.errors import InputError
 from ltnode.ode import TABLEAUS, KeptGrid, SolverError, Status, odesolve
-from ltnode.ode.kept_grid import _TARGET, balance, balanced_edges, predicted_steps
+from ltnode.ode.kept_grid import TARGET, balance, balanced_edges, predicted_steps
 from ltnode.ode.replay import Replay, replay
 from ltnode.ode.search import Search, Tolerance, search_batch
 
@@ -100,12 +100,12 @@ def test_balanced_grid_has_the_fewest_steps_that_meet_the_target(method: str, fi
         found = search_batch(field, tableau, y, 0.0, 3.0, tolerance)
         edges, norms, spent = balance(field, tableau, y, found, tolerance)
     n = len(edges) - 1
-    assert n <= math.ceil((len(found.edges) - 1) * _TARGET ** (-1 / (tableau.error_order + 1))) + 1
+    assert n <= math.ceil((len(found.edges) - 1) * TARGET ** (-1 / (tableau.error_order + 1))) + 1
     measured = _norms(field, method, y, edges, tolerance)
     assert measured == pytest.approx(norms.tolist(), rel=1e-4)
-    assert max(measured) < _TARGET < 1
+    assert max(measured) < TARGET < 1
     fewer = balanced_edges(edges, measured, n - 1, tableau.error_order)
-    assert max(_norms(field, method, y, fewer, tolerance)) >= _TARGET
+    assert max(_norms(field, method, y, fewer, tolerance)) >= TARGET
     assert spent > 0
 
 
