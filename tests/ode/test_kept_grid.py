@@ -83,8 +83,8 @@ def test_balanced_edges_share_the_predicted_error_equally(pieces: list[tuple[flo
     ],
 )
 def test_predicted_number_of_steps(norms: list[float], expected: int) -> None:
-    """n balanced steps have norm (sum E^(1/5) / n)^5 each; the fewest that meet a target of .5, by hand."""
-    assert predicted_steps(norms, error_order=4, target=0.5) == expected
+    """n balanced steps have norm (sum E^(1/5) / n)^5 each; the fewest that meet the target, by hand."""
+    assert predicted_steps(norms, error_order=4) == expected
 
 
 @pytest.mark.parametrize("method", ADAPTIVE)
