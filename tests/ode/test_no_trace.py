@@ -208,6 +208,15 @@ def test_n_evaluations_is_the_number_of_calls(mode: str, method: str | ButcherTa
     assert (sol.stats.n_rejected > 0) == (mode != "fixed")
 
 
+def test_a_rejected_trial_reuses_its_first_stage() -> None:
+    """Without FSAL a trial costs one call after the first stage, which is evaluated anew only after an acceptance."""
+    f = Counted(lambda t, y: -y + 40 * torch.sigmoid(200 * (t - 0.7)))
+    with torch.no_grad():
+        stats = odesolve(f, torch.ones(1, 1, dtype=F64), [2.0], method=HEUN).stats
+    assert stats.n_rejected > 0
+    assert f.calls == 2 + (stats.n_accepted + stats.n_rejected) + (stats.n_accepted - 1)
+
+
 def test_a_custom_method_without_fsal_converges_adaptively() -> None:
     """Heun-Euler 2(1) as a user's own tableau: both controls, against Dopri5 at 1e-9, within 20 tolerances."""
     y0 = torch.randn(3, 2, dtype=F64)
