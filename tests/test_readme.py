@@ -1,4 +1,4 @@
-"""The README is run: its Python blocks and its ``ltnode`` commands, section by section, in an empty folder.
+"""README and documentation are run: their Python blocks and ``ltnode`` commands, section by section, in an empty folder.
 
 The blocks of one section (from one heading of level 1 or 2 to the next) share a namespace and a folder, in the order
 written, so that a block may use what an earlier one made. A comment on the lines before a block says otherwise:
@@ -52,15 +52,16 @@ class Block:
 class Section:
     title: str
     blocks: list[Block] = field(default_factory=list)
+    page: str = ""
 
     @property
     def has_slow_blocks(self) -> bool:
         return any(block.slow for block in self.blocks)
 
 
-def sections(markdown: str) -> list[Section]:
+def sections(markdown: str, page: str = "") -> list[Section]:
     """Sections of a Markdown text with their fenced blocks; headings and comments inside a block are its text."""
-    found = [Section("top")]
+    found = [Section("top", page=page)]
     lines = markdown.splitlines()
     remark = None
     number = 0
@@ -78,7 +79,7 @@ def sections(markdown: str) -> list[Section]:
             number += 1
             remark = None
         elif heading := HEADING.match(line):
-            found.append(Section(heading.group(1)))
+            found.append(Section(heading.group(1), page=page))
         elif line.strip():
             remark = COMMENT.match(line.strip())
     return found
@@ -135,30 +136,35 @@ def unknown_targets(blocks: Iterable[Block], makefile: str) -> list[str]:
     return [word for word in asked if word not in targets]
 
 
-README = [section for section in sections((ROOT / "README.md").read_text(encoding="utf-8")) if section.blocks]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SECTIONS = [one for page in PAGES for one in sections(page.read_text(encoding="utf-8"), page.name) if one.blocks]
+
+
+def name_of(section: Section) -> str:
+    return f"{section.page}: {section.title}"
 
 
 @pytest.mark.timeout(COMMAND_LIMIT_S)
-@pytest.mark.parametrize("section", README, ids=lambda section: section.title)
-def test_readme_section_runs(section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("section", SECTIONS, ids=name_of)
+def test_section_runs(section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    if not run_section(section, tmp_path, source=str(ROOT / "README.md")):
+    if not run_section(section, tmp_path, source=section.page):
         left_out = [block.not_run or "slow" for block in section.blocks if block.not_run or block.slow]
         pytest.skip(f"nothing to run here{': ' if left_out else ''}{', '.join(left_out)}")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * COMMAND_LIMIT_S)
-@pytest.mark.parametrize("section", [one for one in README if one.has_slow_blocks], ids=lambda section: section.title)
-def test_readme_section_runs_with_its_slow_blocks(section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("section", [one for one in SECTIONS if one.has_slow_blocks], ids=name_of)
+def test_section_runs_with_its_slow_blocks(section: Section, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    assert run_section(section, tmp_path, source=str(ROOT / "README.md"), slow=True)
+    assert run_section(section, tmp_path, source=section.page, slow=True)
 
 
-def test_readme_names_make_targets_that_exist():
-    blocks = [block for section in README for block in section.blocks]
+def test_make_targets_that_are_named_exist():
+    blocks = [block for section in SECTIONS for block in section.blocks]
     assert unknown_targets(blocks, (ROOT / "Makefile").read_text(encoding="utf-8")) == []
 
 
