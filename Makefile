@@ -11,7 +11,7 @@ pytest := OMP_NUM_THREADS=1 $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 none_is_fine := test $$? -eq 5 # pytest's status for an empty selection
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-real lint format hooks bench constraints clean
+.PHONY: help install demo test test-slow test-real test-learning lint format hooks bench constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these commands
@@ -37,8 +37,11 @@ test: $(installed) ## every test but the slow ones, those on real data and those
 test-slow: $(installed) ## the tests that take minutes
 	@$(pytest) -m "slow and not gpu and not realdata" --timeout 1200 $(PYTEST_ARGS) || $(none_is_fine)
 
-test-real: $(installed) ## the tests on the real image sets in the folder LTNODE_DATA
-	@$(pytest) -m "realdata and not gpu" --timeout 600 $(PYTEST_ARGS) || $(none_is_fine)
+test-real: $(installed) ## the quick tests on the real image sets in the folder LTNODE_DATA
+	@$(pytest) -m "realdata and not slow and not gpu" --timeout 600 $(PYTEST_ARGS) || $(none_is_fine)
+
+test-learning: $(installed) ## every model learns 6,000 digits of LTNODE_DATA on the CPU: minutes each
+	@$(pytest) -m "realdata and slow and not gpu" --timeout 1200 $(PYTEST_ARGS) || $(none_is_fine)
 
 lint: $(installed) ## ruff (rules and format) and mypy (strict on the package)
 	@$(bin)/ruff check .

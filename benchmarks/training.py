@@ -165,8 +165,8 @@ def time_eager(data: str, repeats: int) -> dict[str, Any]:
 def agreement(data: str, name: str, precision: str, fused: bool, steps: int = 200) -> dict[str, Any]:
     """Losses of the accelerated and of the reference step on the same batches, from the same start.
 
-    Labels follow from the images (which tenth of the first pixels is brightest), so there is something to learn: on random labels two
-    trainings drift apart from rounding alone.
+    Labels follow from the images (which tenth of the first pixels is brightest), so there is something to learn: on random
+    labels two trainings drift apart from rounding alone.
     """
     step = graph_step(name, data, precision, fused, None, {})
     step.sgd.optimizer.param_groups[0]["lr"] = 0.01

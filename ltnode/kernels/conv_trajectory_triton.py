@@ -245,8 +245,8 @@ def backward_kernel(
     ``weight1`` and ``weight2`` are (9, out, in) here. ``d_conv1``, ``d_conv2`` receive the gradients of the convolutions'
     outputs for every evaluation, from which the caller takes the weight gradients in one call over all of them; ``d_argument``
     is room for the stage arguments' gradients of the current step, ``d_state`` (zero at first, the initial state's gradient in
-    the end) and ``carried`` (zero at first) for what one step hands to the one before; ``d_affine`` (B, 6, C) receives those of the norms' scale
-    and shift.
+    the end) and ``carried`` (zero at first) for what one step hands to the one before; ``d_affine`` (B, 6, C)
+    receives the gradients of the norms' scales and shifts.
     """
     sample = tl.program_id(0).to(tl.int64)
     position = tl.arange(0, TILE)
