@@ -55,10 +55,11 @@ def _command_names() -> list[str]:
     return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> bool:
     if wanted:
-        console.out().print(f"ltnode {__version__}", highlight=False)
+        console.say(f"ltnode {__version__}")
         raise typer.Exit
+    return wanted
 
 
 def _root(
