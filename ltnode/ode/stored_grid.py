@@ -12,7 +12,7 @@ import torch
 
 from ltnode.errors import InputError
 from ltnode.ode.kept_grid import balanced_edges
-from ltnode.ode.replay import replay
+from ltnode.ode.replay import Replay, replay
 from ltnode.ode.solve import Solution, check_times, odesolve
 from ltnode.ode.status import SolverError, Stats, Status
 from ltnode.ode.step import Field, all_finite
@@ -67,46 +67,71 @@ def odesolve_stored(
 
     Returns:
         The solution; ``error_norms`` is (n, B) of the first pass, ``stats.n_refreshed`` the number of halvings that were needed.
-        Differentiable like `odesolve`.
+        Differentiable like `odesolve`; where some samples fail and a graph is wanted, the others are solved once more without
+        them.
     """
     tableau = get_tableau(method)
     times = check_times(times, y0, 0.0)
     if not tableau.adaptive:
         raise InputError(f"a stored grid is checked by an embedded error, which method {tableau.name!r} does not have")
-    last = times.detach().to(torch.float64)
-    own_end = last.max(dim=0).values.expand(y0.shape[0])
+    if y0.ndim == 0:
+        raise InputError("a stored grid is checked per sample, so y0 needs a batch: shape (B, ...)")
+    if y0.shape[0] == 0:
+        return odesolve(f, y0, times, rtol, atol, method, control="sample")
+    own_end = times.detach().to(torch.float64).max(dim=0).values.expand(y0.shape[0])
     current = extend_edges(edges.double().tolist(), float(own_end.max()))
     first_edges, first_norms = current, None
-    states, pending = None, torch.arange(y0.shape[0], device=y0.device)
     evaluations = halvings = 0
-    while True:
-        own_times = times if times.ndim == 1 else times[:, pending]
-        own_field = f if times.ndim == 1 else _stopping(f, current, own_end[pending])
-        result = replay(own_field, tableau, y0[pending], current, own_times, rtol, atol, per_sample=True)
+
+    def times_of(samples: Tensor) -> Tensor:
+        return times if times.ndim == 1 else times[:, samples]
+
+    def solve_again(samples: Tensor) -> Replay:
+        nonlocal evaluations
         evaluations += tableau.evaluations(len(current) - 1)
+        own_field = f if times.ndim == 1 else _stopping(f, current, own_end[samples], y0[samples])
+        return replay(own_field, tableau, y0[samples], current, times_of(samples), rtol, atol, per_sample=True)
+
+    done: list[tuple[Tensor, Tensor]] = []
+    pending = torch.arange(y0.shape[0], device=y0.device)
+    while True:
+        result = solve_again(pending)
         first_norms = result.norms if first_norms is None else first_norms
-        states = result.states if states is None else states.index_copy(1, pending, result.states)
         left = torch.tensor(current[:-1], dtype=torch.float64, device=y0.device)
         needed = left[:, None] < own_end[pending][None, :]
         failed = (needed & ~(result.norms < 1.0)).any(dim=0)
         if not bool(failed.any()):
+            done.append((pending, result.states))
             break
+        passed = pending[~failed]
+        if len(passed):
+            # A failed sample may have overflowed, and zero times infinity is no number: a graph must not hold it.
+            again = torch.is_grad_enabled()
+            done.append((passed, solve_again(passed).states if again else result.states[:, ~failed]))
         pending = pending[failed]
         if halvings == _MAX_HALVINGS:
-            own_times = times if times.ndim == 1 else times[:, pending]
-            solved = odesolve(f, y0[pending], own_times, rtol, atol, method, control="sample")
+            solved = odesolve(f, y0[pending], times_of(pending), rtol, atol, method, control="sample")
             evaluations += solved.stats.n_evaluations
-            states = states.index_copy(1, pending, solved.states)
+            done.append((pending, solved.states))
             break
         halvings += 1
         current = halve_edges(current)
+    states = _in_order(done)
     stats = Stats(len(first_edges) - 1, 0, evaluations, halvings)
     if not all_finite(states):
         raise SolverError(Status.NON_FINITE, float(own_end.max()), float(own_end.max()), stats)
     return Solution(states, Status.OK, stats, torch.tensor(first_edges, dtype=torch.float64), first_norms)
 
 
-def _stopping(f: Field, edges: list[float], own_end: Float[Tensor, " B"]) -> Field:
+def _in_order(parts: list[tuple[Tensor, Tensor]]) -> Float[Tensor, "S B *state"]:
+    """States (S, B, ...) from parts of the batch, each with the samples that it holds."""
+    if len(parts) == 1:
+        return parts[0][1]
+    samples = torch.cat([part for part, _ in parts])
+    return torch.cat([states for _, states in parts], dim=1)[:, samples.argsort()]
+
+
+def _stopping(f: Field, edges: list[float], own_end: Float[Tensor, " B"], start: Float[Tensor, "B *state"]) -> Field:
     """The field, at rest for every sample from the first edge after its own end.
 
     Batch-mates may go on for long: a sample must not explode where nobody asks for it, since its unused stages enter the dense
@@ -116,9 +141,10 @@ def _stopping(f: Field, edges: list[float], own_end: Float[Tensor, " B"]) -> Fie
     stop = grid[torch.searchsorted(grid, own_end.contiguous()).clamp_max(len(edges) - 1)]
 
     def stopped(t: Tensor, y: Tensor) -> Tensor:
-        k = f(t, y)
         # An edge itself still counts; the comparison must survive the rounding of t to the state's dtype.
         moving = (t.to(torch.float64) <= stop * (1 + 1e-6)).reshape(-1, *[1] * (y.ndim - 1))
+        # Evaluated at its start, a sample at rest is finite in the backward pass too.
+        k = f(t, torch.where(moving, y, start))
         return torch.where(moving, k, torch.zeros_like(k))
 
     return stopped

@@ -89,10 +89,15 @@ def test_easy_samples_are_solved_once() -> None:
         rows.append(len(y))
         return _mixed(t, y)
 
-    sol = odesolve_stored(field, y0, torch.tensor([2.0], dtype=F64), EDGES)
+    with torch.no_grad():
+        sol = odesolve_stored(field, y0, torch.tensor([2.0], dtype=F64), EDGES)
     assert len(rows) == sol.stats.n_evaluations
     assert rows[:25] == [5] * 25
     assert 0 < max(rows[25:]) < 5
+    rows.clear()
+    sol = odesolve_stored(field, y0, torch.tensor([2.0], dtype=F64), EDGES)  # with a graph the passing samples come once more
+    assert len(rows) == sol.stats.n_evaluations
+    assert rows[:50] == [5] * 25 + [5 - rows[50]] * 25
 
 
 def test_only_steps_before_a_samples_own_end_count() -> None:
@@ -103,6 +108,23 @@ def test_only_steps_before_a_samples_own_end_count() -> None:
 
     times = torch.tensor([[2.0, 0.5]], dtype=F64)
     assert odesolve_stored(field, torch.ones(2, 1, dtype=F64), times, EDGES).stats.n_refreshed == 0
+
+
+def test_a_sample_may_explode_after_its_own_end() -> None:
+    """y' = exp(y) is infinite at t = exp(-y0). Sample 0 ends before, its batch-mate goes on past that: states and gradients are
+    those of each sample alone, where 0 times infinity would make both NaN. Float64 rounding, so 1e-12."""
+    y0 = torch.tensor([[0.0], [-6.0]], dtype=F64, requires_grad=True)
+    times = torch.tensor([[0.25, 40.0]], dtype=F64)
+    edges = torch.linspace(0.0, 40.0, 9, dtype=F64)
+    states = odesolve_stored(lambda t, y: torch.exp(y), y0, times, edges, 1e-4, 1e-4).states
+    (slope,) = torch.autograd.grad(states.sum(), y0)
+    for b in range(2):
+        own = y0[b : b + 1].detach().requires_grad_()
+        alone = odesolve_stored(lambda t, y: torch.exp(y), own, times[:, b : b + 1], edges, 1e-4, 1e-4).states
+        torch.testing.assert_close(states[:, b : b + 1], alone, rtol=0, atol=1e-12)
+        torch.testing.assert_close(slope[b : b + 1], torch.autograd.grad(alone.sum(), own)[0], rtol=0, atol=1e-12)
+        exact = -torch.log(torch.exp(-own) - times[:, b : b + 1])
+        torch.testing.assert_close(alone[0], exact, rtol=0, atol=2e-3)
 
 
 def test_gradients_are_those_of_the_final_passes() -> None:
@@ -130,6 +152,12 @@ def test_a_sample_that_no_halving_helps_gets_steps_of_its_own() -> None:
 def test_a_field_that_explodes_is_an_error_with_its_remedy() -> None:
     with pytest.raises(SolverError, match="bound the field|blow-up"):
         odesolve_stored(lambda t, y: torch.exp(10 * y), torch.ones(2, 1), torch.tensor([1.0]), EDGES)
+
+
+def test_a_batch_is_needed_and_may_be_empty() -> None:
+    with pytest.raises(InputError, match="y0 needs a batch"):
+        odesolve_stored(swirl, torch.tensor(1.0), torch.tensor([1.0]), EDGES)
+    assert odesolve_stored(swirl, torch.empty(0, 3), torch.tensor([1.0, 2.0]), EDGES).states.shape == (2, 0, 3)
 
 
 def test_methods_without_an_estimate_are_refused() -> None:
