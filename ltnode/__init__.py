@@ -4,7 +4,7 @@ The end-time T of a neural ODE is a latent variable. A posterior over T, learnt 
 uncertainty from a single ODE solve.
 """
 
-from ltnode import metrics
+from ltnode import metrics, report
 from ltnode._version import __version__
 from ltnode.endtime import (
     AmortizedGammaTime,
@@ -16,6 +16,7 @@ from ltnode.endtime import (
     gamma_kl,
 )
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
+from ltnode.evaluation import ResultRow, evaluate
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.ode import KeptGrid, Solution, SolverError, Status, odesolve
 from ltnode.training import Run, TrainConfig, TrainingError, fit, load, save, train_preset
@@ -38,6 +39,7 @@ __all__ = [
     "Model",
     "ObjectiveOptions",
     "Prediction",
+    "ResultRow",
     "Run",
     "Solution",
     "SolverError",
@@ -48,11 +50,13 @@ __all__ = [
     "UniformTime",
     "__version__",
     "build",
+    "evaluate",
     "fit",
     "gamma_kl",
     "load",
     "metrics",
     "odesolve",
+    "report",
     "save",
     "train_preset",
 ]

@@ -126,10 +126,17 @@ def figure_1_schematic(theme: Theme, made: Schematic) -> Figure:
 
 def _trajectory_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
     colour = theme.of_model(made.model)
-    axes.plot(made.path[:, 0], made.path[:, 1], color=colour, lw=1.8)
-    axes.plot(made.path[:1, 0], made.path[:1, 1], marker="s", ms=6, color=theme.text, ls="none", label="h(0)")
+    axes.plot(made.path[:, 0].numpy(), made.path[:, 1].numpy(), color=colour, lw=1.8)
+    axes.plot(made.path[:1, 0].numpy(), made.path[:1, 1].numpy(), marker="s", ms=6, color=theme.text, ls="none", label="h(0)")
     axes.plot(
-        made.at_times[:, 0], made.at_times[:, 1], marker="o", ms=5, color=colour, mec=theme.background, ls="none", label="h(Tₛ)"
+        made.at_times[:, 0].numpy(),
+        made.at_times[:, 1].numpy(),
+        marker="o",
+        ms=5,
+        color=colour,
+        mec=theme.background,
+        ls="none",
+        label="h(Tₛ)",
     )
     axes.margins(0.18)
     axes.set_xlabel("first main direction of h(t)")
@@ -137,7 +144,7 @@ def _trajectory_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
     axes.legend(loc="best")
     if made.image is not None:
         inset = axes.inset_axes((0.02, 0.02, 0.3, 0.3))
-        picture = made.image.permute(1, 2, 0)
+        picture = made.image.permute(1, 2, 0).numpy()
         inset.imshow(picture.squeeze(-1) if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=1)
         inset.set_xticks([])
         inset.set_yticks([])
@@ -147,10 +154,10 @@ def _trajectory_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
 def _times_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
     colour = theme.of_model(made.model)
     if made.prior is not None:
-        axes.plot(made.t, made.prior, color=theme.faint, ls=(0, (4, 3)), label="prior p(T)")
+        axes.plot(made.t.numpy(), made.prior.numpy(), color=theme.faint, ls=(0, (4, 3)), label="prior p(T)")
     if made.density is not None:
-        axes.fill_between(made.t, 0, made.density, color=colour, alpha=0.16, lw=0)
-        axes.plot(made.t, made.density, color=colour, label="posterior q(T)")
+        axes.fill_between(made.t.numpy(), 0, made.density.numpy(), color=colour, alpha=0.16, lw=0)
+        axes.plot(made.t.numpy(), made.density.numpy(), color=colour, label="posterior q(T)")
         finite = made.density[torch.isfinite(made.density)]
         axes.set_ylim(0, 1.3 * float(finite.quantile(0.995)))
         axes.set_ylabel("density")
@@ -169,8 +176,8 @@ def _outputs_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
         axes.axvline(moment, color=theme.of_model(made.model), lw=0.9, alpha=0.25)
     for k, name in enumerate(made.names):
         colour = theme.hues[k % len(theme.hues)]
-        axes.plot(made.t, made.outputs[:, k], color=colour, label=name)
-        axes.plot(made.times, made.members[:, k], marker="o", ms=4, ls="none", color=colour, mec=theme.background)
+        axes.plot(made.t.numpy(), made.outputs[:, k].numpy(), color=colour, label=name)
+        axes.plot(made.times.numpy(), made.members[:, k].numpy(), marker="o", ms=4, ls="none", color=colour, mec=theme.background)
     axes.set_xlabel("end-time T")
     axes.set_ylabel("probability" if made.classes else "prediction")
     if made.classes:
@@ -181,9 +188,9 @@ def _outputs_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
 def _average_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
     positions = list(range(len(made.names)))
     colours = [theme.hues[k % len(theme.hues)] for k in positions]
-    axes.barh(positions, made.average, color=colours, height=0.62, alpha=0.85)
+    axes.barh(positions, made.average.numpy(), color=colours, height=0.62, alpha=0.85)
     for k in positions:
-        axes.plot(made.members[:, k], [k] * len(made.times), marker="|", ms=11, ls="none", color=theme.text, alpha=0.6)
+        axes.plot(made.members[:, k].numpy(), [k] * len(made.times), marker="|", ms=11, ls="none", color=theme.text, alpha=0.6)
     axes.set_yticks(positions, made.names)
     axes.invert_yaxis()
     axes.set_xlabel("probability" if made.classes else "prediction")

@@ -54,20 +54,24 @@ class Variant:
     Attributes:
         model: Name of the model.
         preset: Preset that it was built with.
+        detail: What else sets it apart from other runs of the same report; see `ltnode.report.runs`.
     """
 
     model: str
     preset: str | None
+    detail: str = ""
 
     @classmethod
     def of(cls, row: ResultRow) -> Variant:
         """The variant that a row belongs to."""
-        return cls(row.model, row.preset)
+        return cls(row.model, row.preset, row.extra.get("variant", ""))
 
     @property
     def title(self) -> str:
-        """For legends and tables, with the preset unless it is the default."""
-        return model_title(self.model) + (f" ({self.preset})" if self.preset not in (None, "default") else "")
+        """For legends and tables, with the preset unless it is the default, and with what else sets it apart."""
+        words = [self.preset if self.preset not in (None, "default") else "", self.detail]
+        added = ", ".join(word for word in words if word)
+        return model_title(self.model) + (f" ({added})" if added else "")
 
     @property
     def marker(self) -> str:
@@ -76,7 +80,9 @@ class Variant:
 
     @property
     def dashes(self) -> str | tuple[int, tuple[float, ...]]:
-        """Style of its lines: dashed for the paper's preset."""
+        """Style of its lines: dashed for the paper's preset, dotted for what differs in a detail."""
+        if self.detail:
+            return (0, (1, 1.5))
         return (0, (4, 2)) if self.preset == "paper" else "-"
 
 
@@ -84,8 +90,9 @@ def in_order(variants: Iterable[Variant]) -> list[Variant]:
     """Without repetition, in the paper's order; unknown models follow by name, the default preset comes first."""
     known = list(MODEL_TITLES)
 
-    def position(v: Variant) -> tuple[int, str, bool, str]:
-        return (known.index(v.model) if v.model in known else len(known), v.model, v.preset != "default", v.preset or "")
+    def position(v: Variant) -> tuple[int, str, bool, str, str]:
+        place = known.index(v.model) if v.model in known else len(known)
+        return (place, v.model, v.preset != "default", v.preset or "", v.detail)
 
     return sorted(set(variants), key=position)
 

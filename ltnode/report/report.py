@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -154,7 +155,7 @@ class _Report:
                     f"bars are the share of predictions. {self._seed_words('clean', data)}"
                 )
                 draw = partial(figure_reliability, rows=self.rows, data=data)
-                self._figure(_Drawing(f"reliability-{data}", draw, alt, caption))
+                self._figure(_Drawing(_file_name("reliability", data), draw, alt, caption))
             self._table(tables.draws_table(self.rows))
         self._table(tables.calibration_table(self.rows))
         self._table(tables.regression_table(self.rows, self.published))
@@ -173,7 +174,9 @@ class _Report:
                     f"number of the predictions above a confidence. {self._seed_words('rotation', data)}"
                 )
                 draw = partial(figure_3_rotation, rows=self.rows, data=data)
-                self._figure(_Drawing(f"figure-3-{data}", draw, f"Performance of all models on rotated {name}.", caption))
+                self._figure(
+                    _Drawing(_file_name("figure-3", data), draw, f"Performance of all models on rotated {name}.", caption)
+                )
             if any(self.rows.where(protocol, data=data) for protocol in ("rotation", "ood", "fgsm")):
                 caption = (
                     f"Figure 4, {name}: error under rotation; accuracy on test and foreign images together after rejecting the "
@@ -182,7 +185,7 @@ class _Report:
                 )
                 draw = partial(figure_4_shift_and_attack, rows=self.rows, data=data)
                 alt = f"Error under rotation, rejection, entropy histogram and FGSM of all models on {name}."
-                self._figure(_Drawing(f"figure-4-{data}", draw, alt, caption))
+                self._figure(_Drawing(_file_name("figure-4", data), draw, alt, caption))
             self._beyond(data, name)
         self._table(tables.ood_table(self.rows, self.published))
         self._table(tables.entropy_table(self.rows, self.published))
@@ -192,11 +195,13 @@ class _Report:
         if self.rows.where("corruption", data=data):
             draw = partial(figure_corruptions, rows=self.rows, data=data)
             caption = f"Corrupted {name}: error at five severities. {self._seed_words('corruption', data)}"
-            self._figure(_Drawing(f"corruptions-{data}", draw, f"Error of all models on corrupted {name}.", caption))
+            self._figure(_Drawing(_file_name("corruptions", data), draw, f"Error of all models on corrupted {name}.", caption))
         if self.rows.where("pgd", data=data):
             draw = partial(figure_attacks, rows=self.rows, data=data)
             caption = f"Projected gradient attack on {name}, random restarts. {self._seed_words('pgd', data)}"
-            self._figure(_Drawing(f"attacks-{data}", draw, f"Error and entropy of all models under PGD on {name}.", caption))
+            self._figure(
+                _Drawing(_file_name("attacks", data), draw, f"Error and entropy of all models under PGD on {name}.", caption)
+            )
 
     def _posteriors(self) -> None:
         drawings = self._posterior_drawings()
@@ -245,7 +250,7 @@ class _Report:
             return None
         made = schematic_of(model, data, run.variant.model)
         alt = f"Trajectory, end-times and predictions of one test input of {data_title(run.data)}."
-        stem = f"figure-1-{run.data}-{run.variant.model}-{run.variant.preset}"
+        stem = _file_name("figure-1", run.data, run.variant.model, run.variant.preset, run.variant.detail)
         return _Drawing(stem, partial(figure_1_schematic, made=made), alt, schematic_caption(made))
 
     def _synthetic(self) -> _Drawing | None:
@@ -275,7 +280,7 @@ class _Report:
                     caption = f"Figure {number}, {name}: learnt q(T) beside the prior Gamma({prior[0]:g}, {prior[1]:g})."
                     draw = partial(figure, models=models, inputs=inputs)
                     alt = f"Posterior densities over the end-time on {name}."
-                    drawings.append(_Drawing(f"figure-{number}-{data}", draw, alt, caption))
+                    drawings.append(_Drawing(_file_name(f"figure-{number}", data), draw, alt, caption))
             histories: dict[Variant, list[list[dict[str, object]]]] = {}
             for run in self.runs:
                 if run.data == data and any("q50" in line.get("learnt", {}) for line in run.history):
@@ -285,7 +290,7 @@ class _Report:
                 caption = f"q(T) over training on {name}: median, and 5 to 95 %, one line per seed."
                 draw = partial(figure_posterior_over_training, histories=learnt)
                 alt = f"End-times against training steps on {name}."
-                drawings.append(_Drawing(f"posterior-over-training-{data}", draw, alt, caption))
+                drawings.append(_Drawing(_file_name("posterior-over-training", data), draw, alt, caption))
         return drawings
 
     def _models(self, data: str) -> dict[Variant, Model]:
@@ -340,6 +345,11 @@ class _Report:
     def _seed_words(self, protocol: str, data: str) -> str:
         seeds = self.rows.seeds(protocol, data)
         return f"Mean and one standard deviation over {seeds} seeds." if seeds > 1 else "One seed."
+
+
+def _file_name(*words: str | None) -> str:
+    """Words that are there, in letters that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(word for word in words if word)).strip("-")
 
 
 def _distinct(texts: Iterable[str]) -> str:

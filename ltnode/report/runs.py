@@ -1,10 +1,14 @@
-"""What a report is made of: run folders with their results, logs and models."""
+"""What a report is made of: run folders with their results, logs and models.
+
+Runs of one model, preset and data set are seeds of one variant only if nothing but the seed differs. Where training or
+evaluation had other settings, the settings that differ become part of the variant (``extra["variant"]`` of its rows).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,14 @@ from ltnode.errors import CheckpointError, InputError
 from ltnode.evaluation import ResultRow, read_provenance, read_rows
 from ltnode.models import Model
 from ltnode.report.naming import Variant
-from ltnode.training import Run, load
+from ltnode.training import Run, atomic, load
+from ltnode.training.config import FREE_ON_RESUME
+from ltnode.training.run import is_run_config
 
 EVALUATION = "evaluation.json"
 """Where `ltnode evaluate` puts the results in a run folder."""
+_NO_SETTINGS = (*FREE_ON_RESUME, "seed", "model", "data", "preset", "log_every")
+"""Keys of a training configuration that do not make another variant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +34,14 @@ class ReportedRun:
         path: Its folder, or the file of its results.
         rows: Its results.
         provenance: Where they come from, by protocol.
+        settings: Everything that decides them but model, data, preset and seed, by dotted name.
         history: Lines of its training log; empty where there is none.
     """
 
     path: Path
     rows: list[ResultRow]
     provenance: dict[str, dict[str, Any]]
+    settings: dict[str, str] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -72,7 +82,22 @@ def read_runs(runs: Iterable[str | Path | Run]) -> list[ReportedRun]:
     found = [_read(run) for run in runs]
     if not found:
         raise InputError("a report needs at least one evaluated run: pass run folders that hold evaluation.json")
-    return found
+    return _told_apart(found)
+
+
+def _told_apart(runs: list[ReportedRun]) -> list[ReportedRun]:
+    groups: dict[tuple[str, Variant], list[ReportedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.data, run.variant), []).append(run)
+    told = []
+    for run in runs:
+        group = groups[run.data, run.variant]
+        names = sorted({name for member in group for name in member.settings})
+        different = [name for name in names if len({member.settings.get(name) for member in group}) > 1]
+        words = ", ".join(f"{name.rsplit('.', 1)[-1]} = {run.settings.get(name, 'none')}" for name in different)
+        rows = [replace(row, extra={**row.extra, "variant": words}) for row in run.rows] if words else run.rows
+        told.append(replace(run, rows=rows))
+    return told
 
 
 def _read(run: str | Path | Run) -> ReportedRun:
@@ -88,7 +113,27 @@ def _read(run: str | Path | Run) -> ReportedRun:
     if not rows:
         raise InputError(f"{results} holds no results yet: run `ltnode evaluate {path}` to the end")
     folder = path if path.is_dir() else path.parent
-    return ReportedRun(folder, rows, read_provenance(results), _history(folder / "metrics.jsonl"))
+    provenance = read_provenance(results)
+    return ReportedRun(folder, rows, provenance, _settings(folder, provenance), _history(folder / "metrics.jsonl"))
+
+
+def _settings(folder: Path, provenance: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Settings of training, model and evaluation, flat."""
+    found = _flat("evaluation", provenance["made_with"]["options"])
+    if (folder / "config.json").exists():
+        config = atomic.read_json(folder / "config.json", is_run_config, "a run folder")
+        train = {key: value for key, value in (config.get("train") or {}).items() if key not in _NO_SETTINGS}
+        model = {key: value for key, value in (config.get("model") or {}).items() if key == "options"}
+        found |= _flat("train", train) | _flat("model", model)
+    return found
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        name = f"{prefix}.{key}"
+        flat |= _flat(name, value) if isinstance(value, Mapping) else {name: json.dumps(value)}
+    return flat
 
 
 def _history(path: Path) -> list[dict[str, Any]]:
