@@ -62,7 +62,7 @@ def test_what_changes_from_pass_to_pass_is_not_captured():
 @pytest.mark.gpu
 @pytest.mark.parametrize(("precision", "fused", "bound"), [("fp32", True, 0.01), ("tf32", False, 0.02), ("bf16", True, 0.05)])
 def test_captured_training_follows_the_reference(precision: str, fused: bool, bound: float):
-    """200 steps on the same batches and end-times: every loss within the solver's tolerance (1e-2) and the precision's rounding."""
+    """200 steps on the same batches and end-times: every loss within tolerance (1e-2) and rounding."""
     step = captured(precision, fused)
     reference = build("lt-node", "mnist", seed=0).to("cuda").train()
     optimizer = make_optimizers(reference, SGD)["main"]
