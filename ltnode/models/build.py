@@ -18,7 +18,7 @@ from ltnode.models import images, vectors
 from ltnode.models.contract import Model, Task
 from ltnode.models.ensemble import Ensemble
 from ltnode.models.latent_time import LatentTimeODE, ObjectiveOptions, SolverOptions
-from ltnode.models.mc_dropout import DropoutODE, with_dropout
+from ltnode.models.mc_dropout import DropoutODE
 from ltnode.models.node_gp import GPOptions, NodeGP
 from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
 from ltnode.models.steer import SteerTime
@@ -240,18 +240,7 @@ def _build_dropout(
     parts: Parts | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> DropoutODE:
-    node = _build_latent_time("node", spec, preset, width=width, augment=augment, parts=parts, solver=solver)
-    return DropoutODE(
-        node.stem,
-        with_dropout(node.field, rate),
-        node.head,
-        node.end_time,
-        node.task,
-        likelihood=node.likelihood,
-        solver=node.solver,
-        objective=node.objective,
-        augment=node.augment,
-    )
+    return DropoutODE(_build_latent_time("node", spec, preset, width=width, augment=augment, parts=parts, solver=solver), rate)
 
 
 def _build_sde_net(

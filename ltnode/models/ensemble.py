@@ -47,6 +47,7 @@ class Ensemble(Model):
         parts = [member.loss_parts for member in self._nodes() if member.loss_parts is not None]
         expected = torch.stack([part.expected_log_likelihood for part in parts]).sum()
         self.loss_parts = replace(parts[0], loss=loss.detach(), expected_log_likelihood=expected)
+        self.solve_stats = _total([member.solve_stats for member in self._nodes()])
         return loss
 
     def finish_training(self, x: Tensor, y: Tensor) -> None:
@@ -88,8 +89,7 @@ class Ensemble(Model):
         noise = None
         if self.task == "regression":
             noise = torch.stack([single[turn].noise_std.square() for turn in turns]).mean().sqrt()
-        work = [p.stats for p in single if p.stats is not None]
-        stats = Stats(*(sum(getattr(s, name) for s in work) for name in Stats.__dataclass_fields__))
+        stats = _total([p.stats for p in single])
         outputs = torch.cat([single[turn].outputs for turn in turns])
         return Prediction(self.task, outputs, single[0].times.expand(samples), stats, noise)
 
@@ -99,3 +99,9 @@ class Ensemble(Model):
         single = [member(x, member.prediction_times(x, 1, draw, seed)) for member in self._nodes(samples)]
         outputs = torch.cat([single[s % len(single)] for s in range(samples)])
         return Prediction(self.task, outputs, outputs.new_ones(samples)).log_probs
+
+
+def _total(work: Sequence[Stats | None]) -> Stats:
+    """The work of several solves together."""
+    done = [stats for stats in work if stats is not None]
+    return Stats(*(sum(getattr(stats, name) for stats in done) for name in Stats.__dataclass_fields__))

@@ -6,6 +6,8 @@ it another function at every stage of a step, whose error no step size can contr
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -13,7 +15,7 @@ from torch.nn import functional
 from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import images, vectors
-from ltnode.models.contract import Draw, Steps, check_input
+from ltnode.models.contract import Draw, Model, Steps, check_input
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
@@ -108,32 +110,25 @@ def _drop_hidden(layers: nn.Sequential, rate: float) -> nn.Sequential:
     return nn.Sequential(*result)
 
 
-class DropoutODE(LatentTimeODE):
-    """A neural ODE with `MaskedDropout` layers in its field.
+class _MaskedNode(LatentTimeODE):
+    """A neural ODE that draws one mask per sample at the start of every pass in train mode."""
 
-    In train mode every pass draws one mask per sample (from torch's generator) for its grid search and its replay alike. A
-    prediction has S masks, the same for every input, and solves all S members as one state: an input's members share their
-    steps. Eval mode without masks is the mean network.
-    """
+    def dropouts(self) -> list[MaskedDropout]:
+        return [module for module in self.field.modules() if isinstance(module, MaskedDropout)]
 
     def initial_state(self, x: Tensor) -> Tensor:
-        """h(0), which begins a pass: train mode draws its masks."""
         h = super().initial_state(x)
         if self.training:
-            for layer in self._dropouts():
+            for layer in self.dropouts():
                 layer.mask = layer.masks_from(torch.rand(h.shape[0], layer.width, device=h.device))
         return h
 
-    def _dropouts(self) -> list[MaskedDropout]:
-        found = [module for module in self.field.modules() if isinstance(module, MaskedDropout)]
-        if not found:
-            raise InputError("the field has no MaskedDropout layer; see ltnode.models.mc_dropout.with_dropout")
-        return found
+    def solve_members(self, x: Tensor, samples: int, seed: int, steps: Steps) -> tuple[Solution, Float[Tensor, "S B C"]]:
+        """The solve of all members, and their outputs.
 
-    def _solve_members(self, x: Tensor, samples: int, seed: int, steps: Steps) -> tuple[Solution, Tensor]:
-        """The solve of all members, and their outputs (S, B, C)."""
+        The members are one axis of the state, (B, S, ...), so that any part of the batch can be solved by itself.
+        """
         h = super().initial_state(x)
-        layers = self._dropouts()
         times = self.prediction_times(x, 1)
         o = self.solver
 
@@ -142,6 +137,7 @@ class DropoutODE(LatentTimeODE):
             own = t if t.ndim == 0 else t.repeat_interleave(samples)
             return self.field(own, y.flatten(0, 1)).unflatten(0, y.shape[:2])
 
+        layers = self.dropouts()
         try:
             for stream, layer in enumerate(layers):
                 layer.member_mask = layer.masks_from(seeded_uniform((samples, layer.width), seed, stream, h.device))
@@ -154,6 +150,60 @@ class DropoutODE(LatentTimeODE):
             for layer in layers:
                 layer.member_mask = None
         return solution, self.outputs_at(solution.states[0].transpose(0, 1))
+
+
+class DropoutODE(Model):
+    """A plain neural ODE with `MaskedDropout` layers in its field.
+
+    In train mode every pass draws one mask per sample (from torch's generator) for its grid search and its replay alike. A
+    prediction has S masks, the same for every input, and solves all S members as one state: an input's members share their
+    steps. Without masks the network is the mean network.
+
+    Args:
+        node: The network.
+        rate: Probability that a channel is dropped.
+    """
+
+    def __init__(self, node: LatentTimeODE, rate: float = 0.1) -> None:
+        super().__init__(node.task)
+        self.node = _MaskedNode(
+            node.stem,
+            with_dropout(node.field, rate),
+            node.head,
+            node.end_time,
+            node.task,
+            likelihood=node.likelihood,
+            solver=node.solver,
+            objective=node.objective,
+            augment=node.augment,
+        )
+
+    def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
+        """The loss of the network under one mask per sample; arguments as for `LatentTimeODE.loss`."""
+        loss = self.node.loss(x, y, n_data, times, phase)
+        self.loss_parts, self.solve_stats = self.node.loss_parts, self.node.solve_stats
+        return loss
+
+    def finish_training(self, x: Tensor, y: Tensor) -> None:
+        """Fit the stored grid of the mean network, and the residual noise of a mean-square model."""
+        self.node.finish_training(x, y)
+        likelihood = self.node.likelihood
+        if isinstance(likelihood, MeanSquare):
+            with torch.no_grad():
+                residual = self.predict(x).mean - y.reshape(-1).to(x.dtype)
+                likelihood.noise_std.copy_(residual.square().mean().sqrt())
+
+    def describe(self, x: Tensor | None = None) -> dict[str, float]:
+        """The observation noise of a regression model."""
+        return {name: value for name, value in self.node.describe(x).items() if name == "noise_std"}
+
+    def solver_state(self) -> dict[str, Any]:
+        """The kept grid."""
+        return self.node.solver_state()
+
+    def load_solver_state(self, state: dict[str, Any]) -> None:
+        """Continue with a kept grid."""
+        self.node.load_solver_state(state)
 
     def predict(
         self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
@@ -169,21 +219,20 @@ class DropoutODE(LatentTimeODE):
         """
         check_input(x)
         samples = checked_count("samples", samples)
-        _check_draw(draw)
         if steps not in ("stored", "adaptive"):
             raise InputError(unknown_name("kind of steps", steps, ("stored", "adaptive")))
         with torch.no_grad(), evaluating(self):
-            solution, outputs = self._solve_members(x, samples, seed, steps)
-        noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian | MeanSquare) else None
-        return Prediction(self.task, outputs, self.prediction_times(x, samples), solution.stats, noise)
+            solution, outputs = self._members(x, samples, draw, seed, steps)
+        likelihood = self.node.likelihood
+        noise = likelihood.noise_std.detach() if isinstance(likelihood, Gaussian | MeanSquare) else None
+        return Prediction(self.task, outputs, self.node.prediction_times(x, samples), solution.stats, noise)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
         """Log of the averaged class probabilities with a graph to x."""
-        _check_draw(draw)
-        _, outputs = self._solve_members(x, checked_count("samples", samples), seed, "stored")
-        return Prediction(self.task, outputs, self.prediction_times(x, samples)).log_probs
+        _, outputs = self._members(x, checked_count("samples", samples), draw, seed, "stored")
+        return Prediction(self.task, outputs, self.node.prediction_times(x, samples)).log_probs
 
-
-def _check_draw(draw: Draw) -> None:
-    if draw not in ("quantile", "random"):
-        raise InputError(unknown_name("draw", draw, ("quantile", "random")))
+    def _members(self, x: Tensor, samples: int, draw: Draw, seed: int, steps: Steps) -> tuple[Solution, Tensor]:
+        if draw not in ("quantile", "random"):
+            raise InputError(unknown_name("draw", draw, ("quantile", "random")))
+        return self.node.solve_members(x, samples, seed, steps)

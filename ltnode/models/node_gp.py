@@ -182,7 +182,7 @@ class NodeGP(Model):
         if n_data is None:
             raise InputError("the bound of a NODE-GP needs n_data, the number of training points: its KL counts once for all")
         self.check_labels(y, self.mixing.out_features)
-        mean, variance, _ = self.marginals(x, "training")
+        mean, variance, self.solve_stats = self.marginals(x, "training")
         with torch.autocast(x.device.type, enabled=False):
             expected = self._expected_log_likelihood(mean, variance, y)
             kl, log_prior = self.processes.kl(), self.processes.log_prior()

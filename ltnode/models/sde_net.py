@@ -59,7 +59,7 @@ class SDEOptions:
 
 
 class ConvDiffusion(nn.Module):
-    """Diffusion network for images: 2 or 3 times (GN, ReLU, conv[t, .]) at t = 0, then GN, ReLU, mean over positions, Linear to a logit.
+    """Diffusion network for images: 2 or 3 times (GN, ReLU, conv[t, .]) at t = 0, then GN, ReLU, mean over positions, Linear.
 
     The channel of t = 0 has no effect, but its weights count among the published numbers of parameters.
     """
@@ -139,6 +139,10 @@ class SDENet(Model):
         out = apply_part("head", self.head, y.flatten(0, 1))
         return out.unflatten(0, y.shape[:2])
 
+    @property
+    def _stats(self) -> Stats:
+        return Stats(self.sde.steps, 0, self.sde.steps)
+
     def _drift(self, t: Tensor, y: Tensor) -> Tensor:
         return self.field(t, y.flatten(0, 1)).unflatten(0, y.shape[:2])
 
@@ -185,6 +189,7 @@ class SDENet(Model):
         noise = torch.randn(self.sde.steps, 1, *h.shape, dtype=h.dtype, device=h.device)
         outputs = self._outputs(h, self.sde.sigma_train * self.diffusion_at(h, frozen=True), noise)
         self.check_labels(y, outputs.shape[-1])
+        self.solve_stats = self._stats
         return -self.likelihood.log_prob(outputs, y).mean()
 
     def _detection_loss(self, x: Tensor) -> Tensor:
@@ -239,7 +244,7 @@ class SDENet(Model):
             outputs = self._members(x, samples, draw, seed)
         noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian | MeanSquare) else None
         times = outputs.new_full((samples,), self.sde.edges[-1])
-        return Prediction(self.task, outputs, times, Stats(self.sde.steps, 0, self.sde.steps), noise)
+        return Prediction(self.task, outputs, times, self._stats, noise)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
         """Log of the averaged class probabilities with a graph to x."""
