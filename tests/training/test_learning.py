@@ -23,7 +23,7 @@ def test_six_thousand_digits_are_enough_for_four_per_cent(real_data_root: Path, 
     """
     data = load("mnist", real_data_root)
     config = ltnode.train_preset("lt-node", "mnist").replace(
-        limit=6000, epochs=6, batch_size=64, lr=0.05, schedule="cosine", milestones=(), device="cpu"
+        limit=6000, epochs=7, batch_size=64, lr=0.1, schedule="cosine", milestones=(), device="cpu"
     )
     began = time.process_time()
     with pytest.raises(Stop):
