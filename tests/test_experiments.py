@@ -21,7 +21,16 @@ from typer.testing import CliRunner
 from ltnode.cli.app import make_app
 from ltnode.data import gap_data, gap_grid
 from ltnode.errors import DataError, InputError, LTNodeError
-from ltnode.experiments import demo, findings, motivating, motivating_figure, selection, synthetic, synthetic_figures
+from ltnode.experiments import (
+    demo,
+    demo_training,
+    findings,
+    motivating,
+    motivating_figure,
+    selection,
+    synthetic,
+    synthetic_figures,
+)
 from ltnode.experiments.gap import in_gap
 from ltnode.experiments.published import load_published
 from ltnode.models import LatentTimeODE
@@ -88,7 +97,7 @@ def test_the_demo_measures_what_it_says(demo_result: tuple[Path, demo.DemoResult
     """RMSE and spreads recomputed from the saved model; tolerance of float32 sums over 300 points."""
     out, result = demo_result
     row = next(row for row in result.rows if row.model == "lt-node")
-    model, data, grid = load(out / "runs" / "lt-node"), gap_data(demo.POINTS), gap_grid()
+    model, data, grid = load(out / "runs" / "lt-node"), gap_data(demo_training.POINTS), gap_grid()
     on_data = model.predict(data.train.x)
     assert row.rmse == pytest.approx(float((on_data.mean - data.train.y).square().mean().sqrt()), rel=1e-5)
     assert row.std_data == pytest.approx(float(on_data.member_means.std(dim=0, correction=0).mean()), rel=1e-5)
@@ -140,7 +149,7 @@ def test_where_processes_cannot_start_the_demo_goes_on_alone(tmp_path: Path, mon
     def broken(*args: object) -> None:
         raise BrokenProcessPool("no processes here")
 
-    monkeypatch.setattr(demo.ProcessPoolExecutor, "submit", broken)
+    monkeypatch.setattr(demo_training.ProcessPoolExecutor, "submit", broken)
     result = demo.run_demo(tmp_path, ("node",), steps=2, jobs=2)
     assert result.rows[0].model == "node"
 

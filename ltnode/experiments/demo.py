@@ -6,14 +6,9 @@ the training window.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,13 +18,15 @@ import torch
 from ltnode import metrics
 from ltnode.data import Dataset, gap_data, gap_grid
 from ltnode.endtime import AmortizedGammaTime, FixedTime, GammaTime, UniformTime
-from ltnode.errors import InputError, LTNodeError, unknown_name
-from ltnode.experiments.gap import REGIONS, TITLES, gamma_text, in_gap, learnt, posterior_of, times_along, truth
-from ltnode.models import MODELS, Model, build
+from ltnode.errors import InputError, unknown_name
+from ltnode.experiments.demo_training import POINTS, STEPS, TOLERANCE, Watch, one_thread, train_models
+from ltnode.experiments.gap import REGIONS, gamma_text, in_gap, learnt, posterior_of, times_along, truth
+from ltnode.models import MODELS, Model
 from ltnode.report.figures_1d import Curve, posterior_figure, prediction_figure
+from ltnode.report.naming import model_title
 from ltnode.report.page import Page
 from ltnode.report.style import SavedFigure, save_figure
-from ltnode.training import fit, load, train_preset
+from ltnode.training import load
 from ltnode.training.atomic import read_json, remove_folder, write_json
 
 DEFAULT_MODELS = ("node", "uni-node", "lt-node", "alt-node")
@@ -37,15 +34,6 @@ CHECKED = ("lt-node", "alt-node")
 """Models that must fit the data and be unsure in the gap."""
 LARGEST_RMSE = 0.12
 SMALLEST_RATIO = 2.0
-STEPS = 600
-POINTS = 300
-TOLERANCE = 1e-3
-"""Of the solver: at the default 1e-2 its error shows in the curves where no data hold them."""
-_LOG_EVERY = 20
-_POLL_S = 0.4
-
-Watch = Callable[[str, int], None]
-"""Called with the name of a model and its steps done, now and then."""
 
 
 @dataclass(frozen=True)
@@ -122,17 +110,14 @@ def run_demo(
         if name not in MODELS:
             raise InputError(unknown_name("model", name, MODELS))
     began = time.monotonic()
-    jobs = min(2, os.cpu_count() or 1, len(models)) if jobs is None else jobs
+    jobs = min(2, _cores(), len(models)) if jobs is None else jobs
     folders = {name: out / "runs" / name for name in models}
     for folder in folders.values():
         if (folder / "config.json").exists():
             remove_folder(folder)
-    left = models if jobs < 2 else _train_in_processes(folders, seed, steps, jobs, watch)
-    for name in left:
-        if failure := _train_one(name, folders[name], seed, steps, quiet=False):
-            raise LTNodeError(f"{TITLES.get(name, name)}: {failure}")
+    train_models(folders, seed, steps, jobs, watch)
     data = gap_data(POINTS, seed)
-    with _one_thread():
+    with one_thread():
         trained = {name: load(folder) for name, folder in folders.items()}
         rows = tuple(look(model, name, data, _seconds(folders[name])) for name, model in trained.items())
         figures = _draw(out, trained, rows, data)
@@ -144,6 +129,11 @@ def run_demo(
     )
     page = _write_page(out, rows, figures, setting, provenance)
     return DemoResult(rows, page, figures, time.monotonic() - began)
+
+
+def _cores() -> int:
+    """Cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def look(model: Model, name: str, data: Dataset, seconds: float) -> Row:
@@ -160,7 +150,7 @@ def look(model: Model, name: str, data: Dataset, seconds: float) -> Row:
             misses.append(f"std in the gap {std_gap:.3f} is below {SMALLEST_RATIO:g} times that on the data, {std_data:.3f}")
     words, tail = _end_time(model, data)
     evaluations = along.stats.n_evaluations if along.stats else None
-    return Row(name, TITLES.get(name, name), rmse, std_data, std_gap, words, tail, evaluations, seconds, tuple(misses))
+    return Row(name, model_title(name), rmse, std_data, std_gap, words, tail, evaluations, seconds, tuple(misses))
 
 
 @torch.no_grad()
@@ -182,85 +172,6 @@ def _end_time(model: Model, data: Dataset) -> tuple[str, float | None]:
         gap = float(end_time(grid[in_gap(grid)]).mean.mean())
         return f"per input; mean T {float(end_time(x).mean.mean()):.2f} on the data, {gap:.2f} in the gap", tail
     return f"mean T {float(end_time(x).mean.mean()):.2f}", tail
-
-
-# -- training ------------------------------------------------------------------------------------------------------------------
-
-
-def _train_one(name: str, folder: Path, seed: int, steps: int, quiet: bool) -> str | None:
-    """Train one model in its run folder; returns what went wrong, since errors do not all travel between processes."""
-    data = gap_data(POINTS, seed)
-    config = train_preset(name, data).replace(seed=seed, epochs=steps, device="cpu", log_every=_LOG_EVERY, data="synthetic")
-    # Two bars of two processes on one terminal would overwrite each other.
-    hidden = contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext()
-    try:
-        with _one_thread(), hidden:
-            fit(build(name, data, seed=seed, solver={"rtol": TOLERANCE, "atol": TOLERANCE}), data, config, folder)
-    except LTNodeError as error:
-        return str(error)
-    return None
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread: faster for networks this small, and the same numbers on every machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _train_in_processes(folders: dict[str, Path], seed: int, steps: int, jobs: int, watch: Watch | None) -> list[str]:
-    """Train several models at a time; returns those that are left when the system allows no further processes."""
-    # A fresh interpreter each: forking one that has started threads may hang.
-    context = multiprocessing.get_context("spawn")
-    try:
-        pool = ProcessPoolExecutor(jobs, mp_context=context)
-    except (OSError, ImportError):
-        return list(folders)
-    try:
-        # Those with many end-times take longest: begun first, they end together with the others.
-        order = sorted(folders, key=lambda name: name == "node")
-        futures = {name: pool.submit(_train_one, name, folders[name], seed, steps, True) for name in order}
-        _await(futures, folders, watch)
-    except BrokenProcessPool:
-        pool.shutdown(wait=True)
-        for folder in folders.values():
-            if not _is_complete(folder):
-                remove_folder(folder)
-        return [name for name, folder in folders.items() if not _is_complete(folder)]
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-    for name, future in futures.items():
-        if failure := future.result():
-            raise LTNodeError(f"{TITLES.get(name, name)}: {failure}")
-    return []
-
-
-def _await(futures: dict[str, Future[str | None]], folders: dict[str, Path], watch: Watch | None) -> None:
-    """Wait for all, telling how far each has come by its log."""
-    while True:
-        done, waiting = wait(futures.values(), timeout=_POLL_S, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        if watch is not None:
-            for name, folder in folders.items():
-                watch(name, _steps_done(folder))
-        if not waiting:
-            return
-
-
-def _steps_done(folder: Path) -> int:
-    try:
-        return (folder / "metrics.jsonl").read_bytes().count(b"\n") * _LOG_EVERY
-    except OSError:
-        return 0
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / "model.safetensors").exists()
 
 
 def _results(folder: Path) -> dict[str, Any]:
@@ -364,10 +275,11 @@ def _write_page(
     )
     page.figure(figures[0])
     page.paragraph(
-        "All four are the same network: the input becomes a state, the state follows a learnt differential equation until the "
-        "end-time T, and the state at T is read out. They differ in T alone. NODE has one T, so it has one answer everywhere. "
-        "Uni-NODE draws T from a uniform distribution. LT-NODE learns a distribution q(T), and ALT-NODE one for every input, "
-        "q(T | x). Ten end-times of one solve give ten answers: where data tie them together they agree, elsewhere they part."
+        "NODE, Uni-NODE, LT-NODE and ALT-NODE are the same network: the input becomes a state, the state follows a learnt "
+        "differential equation until the end-time T, and the state at T is read out. They differ in T alone. NODE has one T, so "
+        "it has one answer everywhere. Uni-NODE draws T from a uniform distribution. LT-NODE learns a distribution q(T), and "
+        "ALT-NODE one for every input, q(T | x). Ten end-times of one solve give ten answers: where data tie them together they "
+        "agree, elsewhere they part."
     )
     for good, sentence in verdicts(rows):
         page.note(sentence, good=good)

@@ -10,21 +10,13 @@ import torch
 from ltnode.endtime import AmortizedGammaTime, GammaMixtureTime, GammaTime
 from ltnode.models import Model
 from ltnode.report.figures_1d import Posterior, TimesAlongInput
+from ltnode.report.naming import model_title
 from ltnode.typing import Bool, Float, Tensor
 
 REGIONS = ((-1.0, -0.7), (0.5, 1.0))
 """Where the training inputs lie."""
 GAP = (-0.5, 0.5)
 """The interval between them on which the paper measures uncertainty."""
-TITLES = {
-    "node": "NODE",
-    "uni-node": "Uni-NODE",
-    "lt-node": "LT-NODE",
-    "alt-node": "ALT-NODE",
-    "lt-node-mixture": "LT-NODE, mixture of Gammas",
-    "sde-net": "SDE-Net",
-    "node-gp": "NODE-GP",
-}
 
 
 def in_gap(x: Float[Tensor, "n 1"]) -> Bool[Tensor, " n"]:
@@ -73,7 +65,7 @@ def posterior_of(
         densities = {"posterior q(T)": q.log_prob(t).exp()}
         prior_density = q.prior.log_prob(t).exp()
         detail = gamma_text(end_time) if isinstance(end_time, GammaTime) else ""
-    shown = Posterior(name, f"{TITLES.get(name, name)}: q(T)", t, prior_density, densities, end_time.window, detail)
+    shown = Posterior(name, f"{model_title(name)}: q(T)", t, prior_density, densities, end_time.window, detail)
     return replace(shown, prior=shown.prior.float(), densities={k: v.float() for k, v in densities.items()})
 
 
@@ -92,7 +84,7 @@ def times_along(model: Model, name: str, x: Float[Tensor, "n 1"]) -> TimesAlongI
         return None
     model.eval()
     levels = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
-    return TimesAlongInput(name, f"{TITLES.get(name, name)}: T against x", x[:, 0], end_time(x).quantile(levels))
+    return TimesAlongInput(name, f"{model_title(name)}: T against x", x[:, 0], end_time(x).quantile(levels))
 
 
 def gamma_text(end_time: GammaTime) -> str:

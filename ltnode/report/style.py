@@ -66,6 +66,9 @@ LIGHT = Theme(
         "lt-node-mixture": "#56B4E9",
         "sde-net": "#CC79A7",
         "node-gp": "#B58900",
+        "steer": "#882255",
+        "ensemble": "#332288",
+        "mc-dropout": "#6B7A1F",
     },
     hues=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),
 )
@@ -84,6 +87,9 @@ DARK = Theme(
         "lt-node-mixture": "#8AD0F5",
         "sde-net": "#E3A1C6",
         "node-gp": "#E0B83C",
+        "steer": "#D07AA0",
+        "ensemble": "#A79BE8",
+        "mc-dropout": "#B7C464",
     },
     hues=("#56B4E9", "#F0863A", "#2FC79B", "#E3A1C6", "#8AD0F5", "#E0B83C"),
 )

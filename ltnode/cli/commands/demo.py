@@ -12,8 +12,9 @@ import typer
 
 from ltnode.cli import console
 from ltnode.experiments import demo as experiment
-from ltnode.experiments.gap import TITLES
+from ltnode.experiments.demo_training import POINTS, STEPS, Watch
 from ltnode.models import MODELS
+from ltnode.report.naming import model_title
 
 
 def register(app: typer.Typer) -> None:
@@ -26,12 +27,13 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of data, weights and end-times.", min=0)] = 0,
     every: Annotated[bool, typer.Option("--all", help="Train every model of the library, not only the four.")] = False,
     jobs: Annotated[int | None, typer.Option(help="Models trained at a time; by default 2 on two cores.", min=1)] = None,
-    steps: Annotated[int, typer.Option(hidden=True, min=1)] = experiment.STEPS,
+    steps: Annotated[int, typer.Option(hidden=True, min=1)] = STEPS,
 ) -> None:
     """Train NODE, Uni-NODE, LT-NODE and ALT-NODE on data with a gap; table, figures and a page, in under three minutes."""
     models = tuple(MODELS) if every else experiment.DEFAULT_MODELS
-    names = ", ".join(TITLES.get(name, name) for name in models)
-    console.say(f"Training {names} on {experiment.POINTS} points with a gap: about a minute on two cores.")
+    names = f"{len(models)} models" if every else ", ".join(model_title(name) for name in models)
+    time = "several minutes" if every else "about a minute"
+    console.say(f"Training {names} on {POINTS} points with a gap: {time} on two cores.")
     console.say(experiment.setting_text(steps).replace("`", ""), style="dim")
     with console.resumable("Run the same command again; the demo begins anew."), _progress(models, steps) as watch:
         result = experiment.run_demo(out, models, seed=seed, steps=steps, jobs=jobs, watch=watch)
@@ -42,7 +44,7 @@ def demo(
 
 
 @contextmanager
-def _progress(models: tuple[str, ...], steps: int) -> Iterator[experiment.Watch | None]:
+def _progress(models: tuple[str, ...], steps: int) -> Iterator[Watch | None]:
     """One bar per model on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
@@ -51,7 +53,7 @@ def _progress(models: tuple[str, ...], steps: int) -> Iterator[experiment.Watch 
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console.err(), transient=True) as progress:
-        tasks = {name: progress.add_task(TITLES.get(name, name), total=steps) for name in models}
+        tasks = {name: progress.add_task(model_title(name), total=steps) for name in models}
 
         def watch(name: str, step: int) -> None:
             progress.update(tasks[name], completed=min(step, steps))
