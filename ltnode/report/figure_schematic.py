@@ -115,13 +115,22 @@ def figure_1_schematic(theme: Theme, made: Schematic) -> Figure:
     """Figure 1 from a trained run: trajectory, q(T) with the sampled times, predictions there, and their average."""
     figure = new_figure(9.6, 4.4)
     layout = figure.add_gridspec(2, 3, width_ratios=(1.0, 1.5, 0.8))
-    _trajectory_panel(figure.add_subplot(layout[:, 0]), theme, made)
+    if made.image is not None:
+        _input_panel(figure.add_subplot(layout[0, 0]), made.image)
+    _trajectory_panel(figure.add_subplot(layout[:, 0] if made.image is None else layout[1, 0]), theme, made)
     above = figure.add_subplot(layout[0, 1])
     below = figure.add_subplot(layout[1, 1], sharex=above)
     _times_panel(above, theme, made)
     _outputs_panel(below, theme, made)
     _average_panel(figure.add_subplot(layout[:, 2]), theme, made)
     return figure
+
+
+def _input_panel(axes: Axes, image: Tensor) -> None:
+    picture = image.permute(1, 2, 0).numpy()
+    axes.imshow(picture.squeeze(-1) if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=1)
+    axes.set_axis_off()
+    panel_title(axes, "Input")
 
 
 def _trajectory_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
@@ -140,14 +149,8 @@ def _trajectory_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
     )
     axes.margins(0.18)
     axes.set_xlabel("first main direction of h(t)")
-    axes.set_ylabel("second main direction")
+    axes.set_ylabel("second")
     axes.legend(loc="best")
-    if made.image is not None:
-        inset = axes.inset_axes((0.02, 0.02, 0.3, 0.3))
-        picture = made.image.permute(1, 2, 0).numpy()
-        inset.imshow(picture.squeeze(-1) if picture.shape[-1] == 1 else picture, cmap="gray", vmin=0, vmax=1)
-        inset.set_xticks([])
-        inset.set_yticks([])
     panel_title(axes, "Trajectory", f"{100 * made.share:.0f} % of its variance")
 
 

@@ -48,7 +48,7 @@ def figure_3_rotation(theme: Theme, rows: Rows, data: str) -> Figure:
         axes.set_xlabel("confidence threshold τ")
         axes.set_ylabel(label)
         axes.set_xlim(0, 1)
-        panel_title(axes, f"{label.split(' (')[0].capitalize()} above τ", f"rotated by {angle}°")
+        panel_title(axes, f"{label.split(' (')[0].capitalize()} above τ", f"at {angle}°")
     _legend(panels[5], panels[0])
     return figure
 
@@ -90,7 +90,7 @@ def figure_4_shift_and_attack(theme: Theme, rows: Rows, data: str) -> Figure:
 def figure_reliability(theme: Theme, rows: Rows, data: str) -> Figure:
     """Reliability diagram per model: accuracy against confidence in ten bins, with the share of predictions in each."""
     variants = _variants(rows, "clean", data)
-    columns = min(3, len(variants))
+    columns = 3
     lines = -(-len(variants) // columns)
     figure = new_figure(3 * _PANEL[0], _PANEL[1] * lines + 0.1)
     grid = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
@@ -98,7 +98,7 @@ def figure_reliability(theme: Theme, rows: Rows, data: str) -> Figure:
         axes.set_visible(False)
     for axes, variant in zip(grid.flat, variants, strict=False):
         _reliability_panel(axes, theme, rows, data, variant)
-    for column in range(columns):
+    for column in range(min(columns, len(variants))):
         last = max(row for row in range(lines) if row * columns + column < len(variants))
         grid[last, column].set_xlabel("confidence")
         grid[last, column].tick_params(labelbottom=True)
@@ -148,6 +148,7 @@ def _six_panels(used: int = 5) -> tuple[Figure, list[Axes]]:
     """Panels in lines of three, one more than used: the last is for the legend."""
     lines = -(-(used + 1) // 3)
     figure = new_figure(3 * _PANEL[0], lines * _PANEL[1])
+    figure.set_layout_engine("constrained", h_pad=0.12)
     panels = list(figure.subplots(lines, 3, squeeze=False).flat)
     for axes in panels[used:]:
         axes.set_axis_off()

@@ -15,8 +15,11 @@ MODEL_TITLES: Mapping[str, str] = {
     "lt-node": "LT-NODE",
     "alt-node": "ALT-NODE",
     "lt-node-mixture": "LT-NODE, mixture",
+    "steer": "STEER",
+    "mc-dropout": "MC dropout",
+    "ensemble": "Ensemble",
 }
-"""In the paper's order."""
+"""In the paper's order, then what it does not have."""
 
 DATA_TITLES: Mapping[str, str] = {
     "mnist": "MNIST",
@@ -30,11 +33,14 @@ DATA_TITLES: Mapping[str, str] = {
 METRIC_TITLES: Mapping[str, str] = {
     "error": "error (share of wrong predictions)",
     "log_likelihood": "log-likelihood (nats)",
-    "brier": "Brier score (sum over classes)",
+    "brier": "Brier score (over classes)",
     "ece": "ECE",
 }
 
-_MARKERS: Mapping[str, str] = {"node": "s", "sde-net": "v", "node-gp": "D", "uni-node": "^", "lt-node": "o", "alt-node": "P"}
+_MARKERS: Mapping[str, str] = {
+    "node": "s", "sde-net": "v", "node-gp": "D", "uni-node": "^", "lt-node": "o", "alt-node": "P", "lt-node-mixture": "*",
+    "steer": "<", "mc-dropout": ">", "ensemble": "h",
+}  # fmt: skip
 
 
 def model_title(name: str) -> str:

@@ -325,10 +325,18 @@ class _Report:
 
     def _figure(self, drawing: _Drawing) -> None:
         stem = self.out / "figures" / drawing.stem
-        self.page.figure(save_figure(drawing.draw, stem, alt=drawing.alt, caption=drawing.caption))
+        drawn: dict[bool, Figure] = {}
+
+        def draw(theme: Theme) -> Figure:
+            drawn[theme.dark] = drawing.draw(theme)
+            return drawn[theme.dark]
+
+        self.page.figure(save_figure(draw, stem, alt=drawing.alt, caption=drawing.caption))
         with themed(LIGHT):
+            # The layout is that of the light drawing, which is half of the work.
+            drawn[False].set_layout_engine("none")
             # No date in the file: the same figure has the same bytes.
-            drawing.draw(LIGHT).savefig(stem.with_name(f"{stem.name}.pdf"), metadata={"CreationDate": None})
+            drawn[False].savefig(stem.with_name(f"{stem.name}.pdf"), metadata={"CreationDate": None})
 
     def _table(self, table: tables.Table) -> None:
         if not table.rows:

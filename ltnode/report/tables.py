@@ -117,14 +117,12 @@ def ood_table(rows: Rows, published: Published) -> Table:
         cells = [f"{data_title(data)} → {data_title(other)}", variant.title]
         setting: dict[str, Any] = {"ood": other, "score": "max_probability"}
         for metric in ("auroc", "aupr_in", "aupr_out"):
-            cells.append(_printed(published.detection(data, other, variant.model, metric), 2))
+            cells.append(_printed(published.detection(data, other, variant.model, metric), 3))
             cells.append(_ours(rows.number(variant, "ood", metric, data, setting), 2, 100.0))
         found = rows.number(variant, "ood", "auroc", data, setting)
         lines.append((*cells, _seeds(found), _cost(rows, variant, "ood", data)[0]))
-    header = (
-        "Data → foreign", "Model", "AUROC, paper", "ours", "AUPR In, paper", "ours", "AUPR Out, paper", "ours", "Seeds",
-        "Evaluations",
-    )  # fmt: skip
+    pairs = ("AUROC, paper", "ours", "AUPR In, paper", "ours", "AUPR Out, paper", "ours")
+    header = ("Data → foreign", "Model", *pairs, "Seeds", "Evaluations")
     title = "Out-of-distribution detection by the largest probability, in percent"
     return Table("ood", title, header, tuple(lines), note=_SEED_NOTE)
 
@@ -176,15 +174,16 @@ def draws_table(rows: Rows) -> Table:
 
 
 def posterior_table(rows: Rows) -> Table:
-    """The posterior over T that each model has learnt."""
+    """The distribution over T of every model that has one."""
     lines = []
     names = ("alpha", "beta", "mean", "q05", "q95", "tail")
     for protocol in ("clean", "regression"):
         for data in rows.data_sets(protocol):
             for variant in rows.variants(protocol, data):
                 found = [rows.number(variant, protocol, f"learnt.{name}", data) for name in names]
-                if found[2] is not None and variant.model != "node":
-                    lines.append((data_title(data), variant.title, *(_ours(number, 3) for number in found), _seeds(found[2])))
+                low, high = found[3], found[4]
+                if low is not None and high is not None and low.mean < high.mean:
+                    lines.append((data_title(data), variant.title, *(_ours(number, 3) for number in found), _seeds(low)))
     header = ("Data", "Model", "α", "β", "Mean of T", "5 %", "95 %", "Tail", "Seeds")
     note = "Tail: P(T > end of the training window). ALT-NODE: averages over test inputs."
     return Table("posteriors", "Learnt posteriors over the end-time", header, tuple(lines), note=note)

@@ -56,7 +56,8 @@ def runs(data, tmp_path_factory) -> list[Path]:
     for model, seed in (("node", 0), ("lt-node", 0), ("lt-node", 1), ("alt-node", 0)):
         folder = root / f"{model}-{seed}"
         image_run(model, data, seed=seed, epochs=1, out=folder)
-        evaluate(folder, data, PROTOCOLS, ood=other_data(), out=folder / "evaluation.json", device="cpu", **OPTIONS)
+        protocols = PROTOCOLS if model == "node" else PROTOCOLS[:4]
+        evaluate(folder, data, protocols, ood=other_data(), out=folder / "evaluation.json", device="cpu", **OPTIONS)
         folders.append(folder)
     gap = gap_data(n=40)
     for model, prior in (("node", (2.0, 0.5)), ("lt-node", (2.0, 0.5)), ("lt-node", (1.0, 0.01))):
@@ -157,11 +158,10 @@ def test_figures_that_need_absent_data_are_left_out_and_the_page_says_so(runs, t
     assert "left out" in page.read_text() and "left out" in caplog.text
 
 
-def test_a_report_of_one_protocol_is_possible(runs, data, tmp_path):
+def test_a_report_of_one_protocol_is_possible(runs, tmp_path):
     """Panels of protocols that were not done say so, and no section is empty."""
-    out = tmp_path / "alone.json"
-    evaluate(runs[0], data, ["fgsm"], out=out, device="cpu", epsilons=(0.0, 0.1))
-    page = build_report([out], tmp_path / "report")
+    only(runs[0], tmp_path / "run", ("fgsm",))
+    page = build_report([tmp_path / "run"], tmp_path / "report")
     assert {path.stem for path in (tmp_path / "report" / "figures").glob("*.svg")} == {"figure-4-patterns"}
     assert "Quality and calibration" not in page.read_text()
 
@@ -177,7 +177,7 @@ def test_published_values_stand_beside_ours(runs, tmp_path):
     build_report([tmp_path / "run" / "evaluation.json"], tmp_path / "report")
     generalisation = (tmp_path / "report" / "tables" / "generalisation.md").read_text()
     assert "0.131 ± 0.002" in generalisation and "| CIFAR10 | ALT-NODE | 0.34 M | – | 0.155 ± 0.002 | – |" in generalisation
-    assert "83.55 ± 2.04" in (tmp_path / "report" / "tables" / "ood.md").read_text()
+    assert "83.553 ± 2.040" in (tmp_path / "report" / "tables" / "ood.md").read_text()
 
 
 def test_a_report_draws_without_touching_the_users_matplotlib(runs, tmp_path):
