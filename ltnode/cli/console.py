@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -57,14 +58,20 @@ def table(
 
     Args:
         title: Above it; empty for none.
-        header: Names of the columns.
+        header: Names of the columns; a line break in one saves width.
         rows: As many cells each.
         words: Columns that stand to the left; the others hold numbers and stand to the right.
         lines: Draw lines between the rows, for cells of several lines.
     """
-    shown = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", show_lines=lines)
+    shown = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
+    shown.pad_edge, shown.show_lines = False, lines
     for column, name in enumerate(header):
-        shown.add_column(Text(name), justify="left" if column in words else "right", overflow="fold")
+        if column in words:
+            # Where the terminal is narrow, texts wrap between words and numbers stay whole.
+            longest = max((len(word) for row in rows for word in row[column].split()), default=0)
+            shown.add_column(Text(name), min_width=longest)
+        else:
+            shown.add_column(Text(name), justify="right", no_wrap=True)
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))
     out().print(shown)

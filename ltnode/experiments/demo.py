@@ -219,7 +219,7 @@ def _draw(out: Path, trained: dict[str, Model], rows: Sequence[Row], data: Datas
     return tuple(figures)
 
 
-HEADER = ("model", "fit RMSE", "std on data", "std in gap", "ratio", "end-time T", "P(T > 3)", "evaluations", "seconds")
+HEADER = ("model", "fit\nRMSE", "std on\ndata", "std in\ngap", "ratio", "end-time T", "P(T\n> 3)", "field\ncalls", "time,\ns")
 WORDS = (0, 5)
 
 
@@ -287,8 +287,8 @@ def _write_page(
     page.table(HEADER, [cells(row) for row in rows], words=WORDS)
     page.paragraph(
         "Fit RMSE: error of the mean on the training data, whose noise is 0.1. Std: spread of the members, averaged over the "
-        "training inputs and over -0.5 < x < 0.5. Evaluations: calls of the field for a prediction of 800 inputs with ten "
-        "end-times, from one solve. P(T > 3) is 0 because the default keeps T inside of the times that training covers."
+        "training inputs and over -0.5 < x < 0.5. Field calls: evaluations of the field for a prediction of 800 inputs with "
+        "ten end-times, from one solve. P(T > 3) is 0 because the default keeps T inside of the times that training covers."
     )
     if len(figures) > 1:
         page.heading("The learnt end-time")
