@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from ltnode.typing import Float, Tensor
-import itertools
 
 
 def prepend_time(t: Tensor, h: Float[Tensor, "B D"]) -> Float[Tensor, "B D1"]:
