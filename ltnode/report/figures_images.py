@@ -213,7 +213,7 @@ def _foreign_panels(rejection: Axes, histogram: Axes, theme: Theme, rows: Rows, 
     shares = {v: rows.histogram(v, "ood", "entropy_histogram", data, _HISTOGRAM_WIDTH, outside) for v in variants}
     _lines(histogram, theme, shares)
     histogram.set_xlabel("entropy (nats)")
-    histogram.set_ylabel(f"share of images per {_HISTOGRAM_WIDTH:g} nats")
+    histogram.set_ylabel(f"share per {_HISTOGRAM_WIDTH:g} nats")
     histogram.set_ylim(0, None)
     filled = [float(band.x[band.mean > 0].max()) for band in shares.values() if band is not None]
     histogram.set_xlim(0, max(filled) + _HISTOGRAM_WIDTH)
