@@ -15,7 +15,7 @@ def mnist_error(name: str, root: Path, epochs: int, options: dict[str, Any] | No
     """Test error on all 10,000 test images after training on 6,000, with the preset's optimiser and a shorter schedule."""
     data = ltnode.data.load("mnist", root=root)
     model = ltnode.build(name, "mnist", seed=0, **(options or {}))
-    schedule = {"epochs": epochs, "milestones": (epochs - 2, epochs - 1), "limit": 6000, "batch_size": 128}
+    schedule = {"epochs": epochs, "milestones": (epochs - 2, epochs - 1), "limit": 6000, "batch_size": 64}
     config = train_preset(name, "mnist").replace(**schedule, device="cpu", checkpoint_epochs=None, **changes)
     ltnode.fit(model, data, config)
     assert data.normalise is not None
