@@ -444,6 +444,7 @@ def test_the_motivating_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert result.output.count("✗") == 3
     assert "0 of 1 seeds" in result.output
     assert colours(tmp_path / "motivating.png") > 100
+    assert len((tmp_path / "motivating-2it.md").read_text().splitlines()) == 2 + 9
     assert len(list(tmp_path.glob("motivating-*-2it.json"))) == 9
     saved = json.loads((tmp_path / "motivating-reflection-node-seed0-2it.json").read_text())
     assert not saved["solved"]

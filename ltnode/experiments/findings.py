@@ -198,9 +198,3 @@ def _selection(present: Mapping[str, Sequence[Result]], selected: Sequence[Resul
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:g}"
-
-
-def markdown(lines: Sequence[Finding]) -> str:
-    """The comparison as a Markdown table."""
-    rows = [HEADER, ("---",) * len(HEADER), *(line.cells() for line in lines)]
-    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)

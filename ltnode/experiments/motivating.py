@@ -214,7 +214,12 @@ def verdicts(results: Sequence[Mapping[str, Any]]) -> list[tuple[bool, str]]:
         counts = {model: f"{sum(flags)} of {len(flags)}" for model, flags in solved.items()}
         expected = all(solved["alt-node"]) and not any(solved["node"])
         word = "as claimed" if expected else "not as claimed on every seed"
+        channel = " It presses the ball through an opening that few test points meet: see the figure."
         said.append(
-            (expected, f"{task}: {word}: ALT-NODE solves it ({unit}) on {counts['alt-node']} seeds, NODE on {counts['node']}.")
+            (
+                expected,
+                f"{task}: {word}: ALT-NODE solves it ({unit}) on {counts['alt-node']} seeds, NODE on {counts['node']}."
+                + (channel if task == "concentric" and any(solved["node"]) else ""),
+            )
         )
     return said

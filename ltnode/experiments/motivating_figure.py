@@ -52,7 +52,7 @@ def _plane(entry: Trained) -> PlaneMap:
 
 
 def _extra(entry: Trained) -> str:
-    return " + 1 dimension" if entry.model == "node-augmented" else ""
+    return " + 1 dim." if entry.model == "node-augmented" else ""
 
 
 @torch.no_grad()

@@ -121,9 +121,9 @@ def _plane(axes: Axes, theme: Theme, plane: PlaneMap) -> None:
         axes.figure.colorbar(shown, ax=axes, shrink=0.75, label=plane.bar)
     else:
         axes.contour(plane.values.numpy(), levels=[0.5], extent=side, colors=[theme.text], linewidths=1.0)
-    for label, colour in ((0, inner), (1, outer)):
+    for label, marker in ((0, "o"), (1, "s")):
         chosen = plane.points[plane.labels == label].numpy()
-        axes.plot(chosen[:, 0], chosen[:, 1], ".", ms=3, mew=0.3, mec=theme.background, color=colour)
+        axes.plot(chosen[:, 0], chosen[:, 1], marker, ms=1.6, mew=0, color=theme.text, alpha=0.6, rasterized=True)
     axes.set_aspect("equal")
     axes.set_xticks([-1, 0, 1])
     axes.set_yticks([-1, 0, 1])

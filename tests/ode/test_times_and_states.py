@@ -25,7 +25,8 @@ HOW = {
 def test_permuting_the_times_permutes_the_states(times: list[float], random, how: str) -> None:
     """Any order and any duplicates, in every mode: the same multiset of times gives the same states, row by row.
 
-    The dense weights of a row do not depend on the others; matrix products of another shape round differently, so 1e-13.
+    The dense weights of a row do not depend on the others; matrix products of another shape round differently,
+    so a few hundred units of rounding, relative to the state (states of `swirl` on the coarse fixed grid reach hundreds).
     """
     y0 = torch.tensor([[0.3, -1.0], [2.0, 0.1]], dtype=F64)
     order = list(range(len(times)))
@@ -34,7 +35,7 @@ def test_permuting_the_times_permutes_the_states(times: list[float], random, how
         states = odesolve(swirl, y0, times, 1e-3, 1e-3, **HOW[how]()).states
         shuffled = odesolve(swirl, y0, [times[i] for i in order], 1e-3, 1e-3, **HOW[how]()).states
     assert torch.isfinite(states).all()
-    torch.testing.assert_close(shuffled, states[order], rtol=0, atol=1e-13)
+    torch.testing.assert_close(shuffled, states[order], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -10,6 +10,7 @@ import typer
 from ltnode.cli import console
 from ltnode.experiments import findings, motivating, motivating_figure, selection, synthetic, synthetic_figures
 from ltnode.experiments.published import load_published
+from ltnode.report.markdown import markdown_table
 
 Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas.")]
 Out = Annotated[Path, typer.Option(help="Folder of the results.")]
@@ -61,11 +62,12 @@ def reproduce_synthetic(
     (results, missing), (selected, unselected) = synthetic.read_results(out, stems), synthetic.read_results(out, times)
     lines = findings.findings(results, selected, published)
     if lines:
-        console.table("", findings.HEADER, [line.cells() for line in lines], words=findings.WORDS, lines=True)
+        rows = [line.cells() for line in lines]
+        console.table("", findings.HEADER, rows, words=findings.WORDS, lines=True)
         for figure in synthetic_figures.draw(out, results, selected, published):
             console.say(f"figure: {figure.png}")
         table = out / f"synthetic{'' if iterations == synthetic.ITERATIONS else f'-{iterations}it'}.md"
-        table.write_text(findings.markdown(lines), encoding="utf-8")
+        table.write_text(markdown_table(findings.HEADER, rows), encoding="utf-8")
         console.say(f"table: {table}")
     if iterations != synthetic.ITERATIONS:
         console.say(
@@ -93,8 +95,12 @@ def reproduce_motivating(
                     console.say(f"{task}: {title}, seed {seed}")
                     trained.append(motivating.reproduce(task, model, seed, out, runs, steps))
     results = [entry.result for entry in trained]
-    console.table("", motivating.HEADER, [line.cells() for line in motivating.summary(results)], words=(0, 1, 3))
+    rows = [line.cells() for line in motivating.summary(results)]
+    console.table("", motivating.HEADER, rows, words=(0, 1, 3))
     for good, sentence in motivating.verdicts(results):
         console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
     first = [entry for entry in trained if entry.seed == trained[0].seed]
     console.say(f"figure: {motivating_figure.draw(out, first).png}")
+    table = out / f"motivating{'' if steps == motivating.STEPS else f'-{steps}it'}.md"
+    table.write_text(markdown_table(motivating.HEADER, rows), encoding="utf-8")
+    console.say(f"table: {table}")
