@@ -1,7 +1,8 @@
-"""Draw the sample images of the explorer page: ``python docs/figures/draw_samples.py [FOLDER]``, by default into ltnode/serve/samples.
+"""Draw the sample images of the explorer page: ``python docs/figures/draw_samples.py [FOLDER]``.
 
-Everything is drawn here, from curves and shapes; no picture of any data set is used. Gray images follow MNIST's layout: white on black,
-the drawing fitted into a box of 20 x 20 pixels and its centre of mass put at the middle of 28 x 28.
+FOLDER is ltnode/serve/samples by default. Everything is drawn here, from curves and shapes; no picture of any data set is used.
+Gray images follow MNIST's layout: white on black, the drawing fitted into a box of 20 x 20 pixels and its centre of mass put at
+the middle of 28 x 28.
 """
 
 from __future__ import annotations
@@ -19,47 +20,27 @@ LARGE = 512  # drawn at this size, then reduced: that is the anti-aliasing
 Point = tuple[float, float]
 Colour = tuple[int, int, int]
 
-# Strokes of a pen: points on a curve, x to the right and y down, in a unit square. A repeated point makes a corner.
-STROKES: dict[str, list[list[Point]]] = {
-    "0": [[(0.58, 0.06), (0.34, 0.14), (0.22, 0.48), (0.32, 0.86), (0.54, 0.94), (0.74, 0.76), (0.78, 0.42), (0.68, 0.12), (0.50, 0.07)]],
-    "1": [[(0.40, 0.20), (0.56, 0.05), (0.56, 0.05), (0.54, 0.50), (0.51, 0.96)]],
-    "2": [
-        [(0.24, 0.26), (0.36, 0.09), (0.58, 0.06), (0.72, 0.24), (0.62, 0.48), (0.40, 0.72), (0.22, 0.91), (0.22, 0.91), (0.50, 0.88), (0.80, 0.90)]
-    ],
-    "3": [
-        [(0.26, 0.14), (0.48, 0.05), (0.70, 0.15), (0.68, 0.34), (0.44, 0.46), (0.44, 0.46), (0.72, 0.56), (0.74, 0.80), (0.50, 0.95), (0.22, 0.84)]
-    ],
-    "4": [[(0.34, 0.08), (0.28, 0.34), (0.24, 0.56), (0.24, 0.56), (0.52, 0.57), (0.80, 0.53)], [(0.70, 0.05), (0.66, 0.40), (0.62, 0.96)]],
-    "5": [
-        [(0.36, 0.08), (0.33, 0.26), (0.30, 0.43), (0.30, 0.43), (0.54, 0.38), (0.74, 0.56), (0.70, 0.82), (0.46, 0.95), (0.22, 0.86)],
-        [(0.36, 0.08), (0.56, 0.08), (0.78, 0.06)],
-    ],
-    "6": [
-        [(0.64, 0.05), (0.42, 0.22), (0.28, 0.52), (0.28, 0.80), (0.46, 0.95), (0.68, 0.86), (0.72, 0.64), (0.54, 0.52), (0.34, 0.64), (0.29, 0.78)]
-    ],
-    "7": [[(0.20, 0.12), (0.48, 0.10), (0.78, 0.10), (0.78, 0.10), (0.64, 0.42), (0.50, 0.70), (0.42, 0.96)]],
-    "8": [
-        [
-            (0.68, 0.16), (0.50, 0.05), (0.32, 0.16), (0.36, 0.34), (0.54, 0.47), (0.72, 0.64), (0.68, 0.86), (0.48, 0.95),
-            (0.28, 0.84), (0.30, 0.64), (0.52, 0.46), (0.68, 0.30), (0.67, 0.14),
-        ]
-    ],  # fmt: skip
-    "9": [[(0.70, 0.20), (0.52, 0.07), (0.32, 0.18), (0.28, 0.38), (0.44, 0.50), (0.64, 0.40), (0.71, 0.20), (0.71, 0.20), (0.68, 0.58), (0.60, 0.96)]],
-    "four-or-nine": [
-        [(0.46, 0.11), (0.34, 0.24), (0.27, 0.46), (0.27, 0.46), (0.48, 0.50), (0.69, 0.45)],
-        [(0.68, 0.10), (0.68, 0.40), (0.62, 0.96)],
-        [(0.46, 0.11), (0.54, 0.08), (0.60, 0.09)],
-    ],
-    "letter": [
-        [(0.30, 0.05), (0.29, 0.50), (0.28, 0.95)],
-        [(0.74, 0.08), (0.52, 0.34), (0.31, 0.54), (0.31, 0.54), (0.54, 0.72), (0.78, 0.95)],
-    ],
+# Strokes of a pen: "x,y" on a curve, x to the right and y down, in percent of a square. A repeated point makes a corner.
+STROKES: dict[str, tuple[str, ...]] = {
+    "0": ("58,6 34,14 22,48 32,86 54,94 74,76 78,42 68,12 50,7",),
+    "1": ("40,20 56,5 56,5 54,50 51,96",),
+    "2": ("24,26 36,9 58,6 72,24 62,48 40,72 22,91 22,91 50,88 80,90",),
+    "3": ("26,14 48,5 70,15 68,34 44,46 44,46 72,56 74,80 50,95 22,84",),
+    "4": ("34,8 28,34 24,56 24,56 52,57 80,53", "70,5 66,40 62,96"),
+    "5": ("36,8 33,26 30,43 30,43 54,38 74,56 70,82 46,95 22,86", "36,8 56,8 78,6"),
+    "6": ("64,5 42,22 28,52 28,80 46,95 68,86 72,64 54,52 34,64 29,78",),
+    "7": ("20,12 48,10 78,10 78,10 64,42 50,70 42,96",),
+    "8": ("68,16 50,5 32,16 36,34 54,47 72,64 68,86 48,95 28,84 30,64 52,46 68,30 67,14",),
+    "9": ("70,20 52,7 32,18 28,38 44,50 64,40 71,20 71,20 68,58 60,96",),
+    "four-or-nine": ("42,11 32,24 27,46 27,46 48,50 69,45", "68,10 68,40 62,96", "42,11 46,8.5 50,9"),
+    "letter": ("30,5 29,50 28,95", "74,8 52,34 31,54 31,54 54,72 78,95"),
 }
 NAMES = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 
 
-def curve(points: Sequence[Point], per_segment: int = 48) -> np.ndarray:
-    """A Catmull-Rom curve through the points, (n, 2)."""
+def curve(stroke: str, per_segment: int = 48) -> np.ndarray:
+    """A Catmull-Rom curve through the points of a stroke, (n, 2)."""
+    points = [[float(part) / 100 for part in point.split(",")] for point in stroke.split()]
     knots = np.array([points[0], *points, points[-1]])
     s = np.linspace(0, 1, per_segment, endpoint=False)[:, None]
     parts = []
@@ -71,12 +52,12 @@ def curve(points: Sequence[Point], per_segment: int = 48) -> np.ndarray:
     return np.concatenate([*parts, knots[-1:]])
 
 
-def ink(strokes: Sequence[Sequence[Point]], width: float = 0.105, slant: float = 0.0) -> Image.Image:
+def ink(strokes: Sequence[str], width: float = 0.105, slant: float = 0.0) -> Image.Image:
     """Strokes of a soft pen whose width follows direction and speed, white on black, LARGE pixels wide."""
     image = Image.new("L", (LARGE, LARGE))
     pen = ImageDraw.Draw(image)
-    for points in strokes:
-        path = curve(points)
+    for stroke in strokes:
+        path = curve(stroke)
         path = np.stack([path[:, 0] + slant * (0.5 - path[:, 1]), path[:, 1]], axis=1)
         direction = np.gradient(path, axis=0)
         angle = np.arctan2(direction[:, 1], direction[:, 0])
@@ -112,9 +93,12 @@ def shirt() -> Image.Image:
     pen.polygon([(LARGE * x, LARGE * y) for x, y in outline], fill=205)
     for x, shade in ((0.33, 180), (0.47, 222), (0.66, 176)):
         pen.line([(LARGE * x, LARGE * 0.3), (LARGE * (x - 0.02), LARGE * 0.95)], fill=shade, width=LARGE // 22)
-    pen.line([(LARGE * 0.36, LARGE * 0.08), (LARGE * 0.43, LARGE * 0.14), (LARGE * 0.57, LARGE * 0.14), (LARGE * 0.64, LARGE * 0.08)], fill=120, width=LARGE // 40)
-    small = image.filter(ImageFilter.GaussianBlur(LARGE / 120)).resize((28, 28), Image.Resampling.BOX)
-    return small
+    pen.line(
+        [(LARGE * 0.36, LARGE * 0.08), (LARGE * 0.43, LARGE * 0.14), (LARGE * 0.57, LARGE * 0.14), (LARGE * 0.64, LARGE * 0.08)],
+        fill=120,
+        width=LARGE // 40,
+    )
+    return image.filter(ImageFilter.GaussianBlur(LARGE / 120)).resize((28, 28), Image.Resampling.BOX)
 
 
 def scene(paint: Callable[[ImageDraw.ImageDraw], None], sky: tuple[Colour, Colour], seed: int) -> Image.Image:
@@ -140,7 +124,11 @@ def airplane(pen: ImageDraw.ImageDraw) -> None:
     body, shade, dark = (238, 240, 244), (186, 194, 206), (70, 84, 110)
     shape(pen, [(0.46, 0.46), (0.60, 0.44), (0.36, 0.12), (0.28, 0.12)], shade)
     shape(pen, [(0.14, 0.47), (0.22, 0.46), (0.16, 0.24), (0.06, 0.24)], shade)
-    shape(pen, [(0.08, 0.50), (0.20, 0.44), (0.80, 0.44), (0.92, 0.49), (0.95, 0.53), (0.88, 0.57), (0.30, 0.58), (0.14, 0.55)], body)
+    shape(
+        pen,
+        [(0.08, 0.50), (0.20, 0.44), (0.80, 0.44), (0.92, 0.49), (0.95, 0.53), (0.88, 0.57), (0.30, 0.58), (0.14, 0.55)],
+        body,
+    )
     shape(pen, [(0.40, 0.54), (0.58, 0.54), (0.34, 0.88), (0.25, 0.88)], (214, 219, 227))
     shape(pen, [(0.12, 0.53), (0.24, 0.54), (0.12, 0.68), (0.05, 0.68)], (214, 219, 227))
     shape(pen, [(0.84, 0.46), (0.90, 0.49), (0.84, 0.50)], dark)
@@ -207,7 +195,9 @@ def samples() -> list[tuple[dict[str, object], Image.Image]]:
 
     def add(name: str, title: str, image: Image.Image, label: str | None = None, data: Sequence[str] = ()) -> None:
         shape = [1 if image.mode == "L" else 3, image.height, image.width]
-        found.append(({"id": name, "title": title, "file": f"{name}.png", "shape": shape, "label": label, "data": list(data)}, image))
+        found.append(
+            ({"id": name, "title": title, "file": f"{name}.png", "shape": shape, "label": label, "data": list(data)}, image)
+        )
 
     for digit, title in enumerate(NAMES):
         add(f"digit-{digit}", title, as_mnist(ink(STROKES[str(digit)], slant=0.08)), str(digit), ["mnist"])
