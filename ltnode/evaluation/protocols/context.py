@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ltnode import metrics
-from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.predict import ClassPredictions, Predictor
@@ -112,7 +111,3 @@ class Context:
             extra = {"values": values, "mean": statistics.fmean(values), "seeds": self.spread_seeds}
             rows.append(self.row(protocol, name, statistics.pstdev(values), n, None, where, extra))
         return rows
-
-    def derived_seed(self, purpose: int) -> int:
-        """A seed for another use of random numbers than the draws of T."""
-        return hash_counters(self.options.draw_seed, purpose) >> 1

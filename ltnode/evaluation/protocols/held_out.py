@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from ltnode import metrics
+from ltnode.counter_rng import hash_counters
 from ltnode.errors import InputError
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
@@ -54,9 +55,16 @@ class HeldOut:
             raise InputError(
                 "calibration needs held-out examples: train with validation_fraction > 0, or use 2 test examples or more"
             )
-        order = torch.randperm(len(test), generator=torch.Generator().manual_seed(context.derived_seed(_HALVES)))
-        first, second = (half.sort().values.to(predictor.device) for half in order.tensor_split(2))
+        halves = calibration_halves(len(test), context.options.draw_seed)
+        first, second = (half.to(predictor.device) for half in halves)
         return cls("half of the test set", predictions.select(first), test.y[first], predictions.select(second), test.y[second])
+
+
+def calibration_halves(n: int, draw_seed: int = 0) -> tuple[Int[Tensor, " a"], Int[Tensor, " b"]]:
+    """Positions of a random half of n test examples to calibrate on, and of the others to measure on, each ascending."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(hash_counters(draw_seed, _HALVES) >> 1))
+    first, second = (half.sort().values for half in order.tensor_split(2))
+    return first, second
 
 
 def temperature(context: Context) -> list[ResultRow]:

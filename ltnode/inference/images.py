@@ -1,0 +1,219 @@
+"""Bytes of unknown origin become pixels of a network's shape, or an error that says why not.
+
+This is a security boundary: a server hands it what strangers send. Only listed formats are tried, the number of pixels is read
+from the header before anything is decoded, and nothing outside of the given bytes is opened.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ltnode.errors import InputError, missing_extra
+from ltnode.typing import Tensor, UInt8
+
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
+"""What browsers show."""
+LOCAL_FORMATS = (*FORMATS, "TIFF")
+"""For files of one's own: TIFF is a large family with a large decoder."""
+MAX_PIXELS = 50_000_000
+_ORIENTATION = 0x0112
+_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
+_WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedImage:
+    """Pixels as a network takes them, and what was done to get them.
+
+    Attributes:
+        pixels: Raw values 0..255.
+        notes: Every change in words, in the order in which they were made; empty for an image that fitted as it was.
+    """
+
+    pixels: UInt8[Tensor, "C H W"]
+    notes: tuple[str, ...]
+
+
+def decode_image(
+    data: bytes, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS
+) -> DecodedImage:
+    """An image file as pixels of a shape.
+
+    It is turned as its camera was held, laid over white where it is transparent, made grey or RGB as the shape wants, cropped
+    to the shape's proportions about its centre and scaled (bilinear with a filter as wide as the reduction), exactly as
+    `ltnode.data.from_folder` does. Of an animation the first frame counts. Dark and bright are never exchanged.
+
+    Args:
+        data: Content of the file.
+        shape: (C, H, W) with C of 1 or 3.
+        max_pixels: Of the file, before scaling.
+        formats: Pillow's names of the formats that may be tried.
+
+    Raises:
+        InputError: The bytes are no such image, are damaged, or hold too many pixels.
+        MissingExtraError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise missing_extra("Pillow", "images", "reading image files") from error
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise InputError(f"image files hold 1 or 3 channels, but the network takes inputs of shape {shape}; give arrays instead")
+    if not data:
+        raise InputError("the file is empty")
+    _check_webp_canvas(data, max_pixels)
+    try:
+        picture = Image.open(io.BytesIO(data), formats=formats)
+    except UnidentifiedImageError:
+        raise InputError(f"this is no image in one of the formats {', '.join(formats)}; convert it to PNG first") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputError(_too_large("too many", max_pixels)) from None
+    except Exception as error:  # whatever a parser met in a hostile header
+        raise InputError(f"the image is damaged: {_reason(error)}") from error
+    with picture:
+        _check_size(picture.size, max_pixels)
+        try:
+            return _converted(picture, shape, max_pixels)
+        except InputError:
+            raise
+        except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, ...: all of them mean bad bytes
+            raise InputError(f"the image is damaged or cut off: {_reason(error)}") from error
+
+
+def to_png(pixels: UInt8[Tensor, "C H W"]) -> bytes:
+    """Pixels of 1 or 3 channels as a PNG file.
+
+    Raises:
+        MissingExtraError: Pillow is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise missing_extra("Pillow", "images", "writing image files") from error
+    if pixels.shape[0] not in (1, 3):
+        raise InputError(f"a PNG file holds 1 or 3 channels, not the {pixels.shape[0]} of shape {tuple(pixels.shape)}")
+    array = pixels.cpu().numpy()
+    picture = Image.fromarray(np.ascontiguousarray(array[0] if len(array) == 1 else array.transpose(1, 2, 0)))
+    file = io.BytesIO()
+    picture.save(file, format="PNG")
+    return file.getvalue()
+
+
+def _converted(picture: Any, shape: tuple[int, ...], max_pixels: int) -> DecodedImage:
+    notes: list[str] = []
+    deep = any(";16" in str(tile[-1]) for tile in picture.tile) or picture.mode.startswith("I;16")
+    picture.load()
+    _check_size(picture.size, max_pixels)  # the frames of an animation may be larger than its header says
+    animated = bool(getattr(picture, "is_animated", False))
+    upright = _turned(picture, notes)
+    if animated:
+        notes.append("several frames: the first one")
+    plain = _eight_bits(upright, deep, notes)
+    plain = _channels(plain, shape[0], notes)
+    plain = _scaled(plain, (shape[2], shape[1]), notes)
+    pixels: NDArray[np.uint8] = np.array(plain)  # a copy: Pillow's own buffer is read-only
+    pixels = pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return DecodedImage(torch.from_numpy(pixels), tuple(notes))
+
+
+def _turned(picture: Any, notes: list[str]) -> Any:
+    """The picture as the camera was held."""
+    from PIL import Image
+
+    turns = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_270,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_90,
+    }
+    orientation = picture.getexif().get(_ORIENTATION, 1)
+    if orientation not in turns:
+        return picture
+    notes.append(f"turned upright (EXIF orientation {orientation})")
+    return picture.transpose(turns[orientation])
+
+
+def _eight_bits(picture: Any, deep: bool, notes: list[str]) -> Any:
+    """The picture in one of the modes L and RGB."""
+    from PIL import Image
+
+    if picture.mode == "F" or (picture.mode == "I" and not (deep or picture.format == "PNG")):
+        raise InputError(
+            f"pixels of 32 bits (Pillow's mode {picture.mode}) have no certain range; save them with 8 bits, or as .npy"
+        )
+    if deep or picture.mode == "I":
+        notes.append("16 bits -> 8 bits")
+    if picture.mode.startswith("I"):
+        values = np.asarray(picture).astype(np.int64)
+        return Image.fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
+    transparent = picture.mode in _WITH_ALPHA or "transparency" in picture.info
+    if picture.mode == "P":
+        notes.append("palette -> colours")
+    elif picture.mode not in ("1", "L", "RGB", *_WITH_ALPHA):
+        notes.append(f"{picture.mode} -> RGB")
+    grey = picture.mode in _GREY
+    if transparent:
+        layer = picture.convert("RGBA")
+        if layer.getextrema()[3][0] < 255:
+            notes.append("transparent parts over white")
+            white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+            picture = Image.alpha_composite(white, layer)
+    return picture.convert("L" if grey else "RGB")
+
+
+def _channels(picture: Any, channels: int, notes: list[str]) -> Any:
+    mode = "L" if channels == 1 else "RGB"
+    if picture.mode != mode:
+        notes.append("colour -> grey" if mode == "L" else "grey -> three equal channels")
+    return picture.convert(mode)
+
+
+def _scaled(picture: Any, size: tuple[int, int], notes: list[str]) -> Any:
+    """Cropped about the centre to the proportions of (width, height), and scaled."""
+    from PIL import Image, ImageOps
+
+    if picture.size == size:
+        return picture
+    width, height = picture.size
+    scale = min(width / size[0], height / size[1])
+    kept = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    if kept != picture.size:
+        notes.append(f"cropped about the centre {width}x{height} -> {kept[0]}x{kept[1]}")
+    if kept != size:
+        notes.append(f"resized {kept[0]}x{kept[1]} -> {size[0]}x{size[1]}")
+    return ImageOps.fit(picture, size, Image.Resampling.BILINEAR)
+
+
+def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+    width, height = size
+    if width < 1 or height < 1:
+        raise InputError(f"the image has no pixels: it is {width}x{height}")
+    if width * height > max_pixels:
+        raise InputError(_too_large(f"{width}x{height} =", max_pixels, width * height))
+
+
+def _too_large(what: str, max_pixels: int, found: int | None = None) -> str:
+    number = "" if found is None else f" {found:,}"
+    return f"the image holds {what}{number} pixels; at most {max_pixels:,} are allowed: scale it down first"
+
+
+def _check_webp_canvas(data: bytes, max_pixels: int) -> None:
+    """Pillow's WebP reader reserves the whole canvas before anybody can ask for its size."""
+    if data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8X" and len(data) >= 30:
+        width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+        _check_size((width, height), max_pixels)
+
+
+def _reason(error: Exception) -> str:
+    known = isinstance(error, struct.error)
+    return "a header that ends too early" if known else " ".join(str(error).split())[:200] or type(error).__name__
