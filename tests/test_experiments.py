@@ -32,9 +32,9 @@ from ltnode.experiments import (
     synthetic_figures,
 )
 from ltnode.experiments.gap import in_gap
-from ltnode.experiments.published import load_published
 from ltnode.models import LatentTimeODE
 from ltnode.report.page import Page
+from ltnode.report.published import Published
 from ltnode.report.style import DARK, LIGHT, save_figure
 from ltnode.training import load
 
@@ -185,7 +185,8 @@ def test_the_demo_command_replaces_an_earlier_demo(tmp_path: Path) -> None:
 def test_the_paper_s_networks_and_schedule() -> None:
     """Parameter counts of the described networks, and the published schedule, whatever the presets become."""
     counts = {}
-    for name, variant in synthetic.VARIANTS.items():
+    ours = {name: variant for name, variant in synthetic.VARIANTS.items() if name not in ("sde-net", "node-gp")}
+    for name, variant in ours.items():
         model = variant.build(0)
         parts = (model.stem, model.field, model.head, model.end_time)
         counts[name] = sum(p.numel() for part in parts for p in part.parameters())
@@ -257,9 +258,29 @@ def test_what_is_measured(small: None) -> None:
         expected = (0.5 * torch.log(2 * math.pi * math.e * (variance + noise))).mean()
         assert found["entropy"]["with_noise"]["sets"][k] == pytest.approx(float(expected), abs=1e-4)
     assert found["posterior"]["alpha"] == 1
-    assert len(found["fit"]["times"]) == len(found["fit"]["train"]["rmse_at_times"]) == 10
+    assert len(found["fit"]["times"]) == len(found["fit"]["train"]["rmse_of_members"]) == 10
     assert found["fit"]["eval"]["rmse"] != found["fit"]["train"]["rmse"]
     assert synthetic.measure(synthetic.VARIANTS["node"].build(0).eval(), data)["entropy"]["model"] is None
+
+
+@pytest.mark.parametrize("name", ["sde-net", "node-gp"])
+def test_baselines_are_measured_by_the_same_quantities(name: str) -> None:
+    """An untrained SDE-Net and NODE-GP: entropy and fit recomputed from their own predictions, no posterior over T."""
+    variant = synthetic.VARIANTS[name]
+    model, data = variant.build(0).eval(), gap_data(40)
+    found = synthetic.measure(model, data)
+    grid = gap_grid()
+    members = model.predict(grid, 10, "random", 3).member_means.double()
+    variance = members.var(dim=0, correction=0)[in_gap(grid)]
+    expected = (0.5 * torch.log(2 * math.pi * math.e * variance)).mean()
+    assert found["entropy"]["model"]["sets"][3] == pytest.approx(float(expected), abs=1e-4)
+    mean = model.predict(data.train.x, 10, "random", 0).mean
+    assert found["fit"]["eval"]["rmse"] == pytest.approx(float((mean - data.train.y).square().mean().sqrt()), rel=1e-5)
+    assert found["posterior"] is None
+    assert "train" not in found["fit"]
+    lines = findings.findings([{**result_of(name, -0.3), **found, "seed": 0}], [], PUBLISHED)
+    assert verdict(lines, "fit RMSE") == "not published"
+    assert variant.config(0, 3000).epochs == (600 if name == "node-gp" else 3000)
 
 
 def test_the_command_reports_what_is_there_and_lists_what_is_missing(
@@ -382,16 +403,12 @@ def test_the_standard_error_of_an_rmse(generator: torch.Generator) -> None:
     assert float(rmse.std()) == pytest.approx(selection.standard_error(0.1, 300), rel=0.05)
 
 
-def test_published_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of the repository has what the experiment needs; a named file must exist and be TOML."""
-    published = load_published()["synthetic"]
+def test_published_values() -> None:
+    """The file of the repository has what the experiment needs."""
+    published = Published.read().synthetic
     assert set(published["entropy"]) == {"lt-node", "alt-node", "uni-node", "sde-net", "node-gp"}
     assert {tuple(entry["prior"]) for entry in published["posterior"]} == {(2.0, 0.5), (1.0, 0.01)}
-    with pytest.raises(DataError, match="does not exist"):
-        load_published(tmp_path / "nowhere.toml")
-    (tmp_path / "bad.toml").write_text("entropy = ")
-    with pytest.raises(DataError, match="cannot read"):
-        load_published(tmp_path / "bad.toml")
+    assert Published().synthetic == {}
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _entropy(name: str, group: Sequence[Result], published: Mapping[str, float])
 def _entropy_reason(result: Result, below: bool) -> str:
     reasons = []
     fit = result["fit"]
-    if fit["eval"]["rmse"] > _WORSE * fit["train"]["rmse"] and not below:
+    if "train" in fit and fit["eval"]["rmse"] > _WORSE * fit["train"]["rmse"] and not below:
         reasons.append("BatchNorm's running statistics mix all t and inflate the spread over T")
     posterior = result["posterior"]
     if posterior is not None and posterior["tail"] > 0.05:
@@ -99,7 +99,7 @@ def _entropy_reason(result: Result, below: bool) -> str:
 
 
 def _order(present: Mapping[str, Sequence[Result]], published: Mapping[str, float]) -> list[Finding]:
-    names = [name for name in ("lt-node", "alt-node", "uni-node") if name in present and name in published]
+    names = [name for name in VARIANTS if name in present and name in published]
     if len(names) < 2:
         return []
 
@@ -149,6 +149,8 @@ def _prior_independence(present: Mapping[str, Sequence[Result]]) -> list[Finding
 
 def _fit(group: Sequence[Result]) -> Finding:
     running = sum(r["fit"]["eval"]["rmse"] for r in group) / len(group)
+    if "train" not in group[0]["fit"]:
+        return Finding(f"{group[0]['title']}: fit RMSE", "–", f"{running:.3f}", "not published")
     batch = sum(r["fit"]["train"]["rmse"] for r in group) / len(group)
     differ = max(running, batch) > _WORSE * min(running, batch)
     return Finding(

@@ -17,7 +17,7 @@ import torch
 
 from ltnode import metrics
 from ltnode.data import gap_data
-from ltnode.endtime import FixedTime, GammaTime
+from ltnode.endtime import GammaTime
 from ltnode.experiments.synthetic import (
     ITERATIONS,
     POINTS,
@@ -53,9 +53,9 @@ def reproduce_time(
         on_log: Called with every line of the training log.
     """
     data = gap_data(POINTS)
-    model = build("node", "synthetic", "paper", seed=seed, end_time=FixedTime(time))
+    model = build("node", "synthetic", "paper", seed=seed, end_time={"t": time})
     config = VARIANTS["node"].config(seed, iterations)
-    config = config.replace(validation_fraction=_VALIDATION, model_options={"end_time": time})
+    config = config.replace(validation_fraction=_VALIDATION, model_options={"end_time": {"t": time}})
     stem = selection_name(time, seed, iterations)
     run = fit(model, data, config, runs / stem, resume=True, on_log=on_log)
     assert isinstance(run.model, LatentTimeODE)

@@ -17,10 +17,10 @@ import torch
 
 from ltnode import metrics
 from ltnode.data import Dataset, gap_data, gap_grid
-from ltnode.endtime import FixedTime, GammaTime
+from ltnode.endtime import FixedTime
 from ltnode.errors import DataError, InputError, unknown_name
 from ltnode.experiments.gap import REGIONS, in_gap
-from ltnode.models import LatentTimeODE, build
+from ltnode.models import LatentTimeODE, Model, Prediction, build
 from ltnode.training import TrainConfig, fit, train_preset
 from ltnode.training.atomic import write_json
 from ltnode.typing import Float, Tensor
@@ -52,24 +52,25 @@ class Variant:
     prior: tuple[float, float] | None
     title: str
 
-    def build(self, seed: int) -> LatentTimeODE:
+    @property
+    def options(self) -> dict[str, Any]:
+        """For `ltnode.build`."""
+        return {} if self.prior is None else {"end_time": {"prior": list(self.prior)}}
+
+    def build(self, seed: int) -> Model:
         """The untrained model."""
-        options: dict[str, Any] = {}
-        if self.model == "lt-node" and self.prior is not None:
-            options["end_time"] = GammaTime(prior=self.prior, truncate=False)
-        made = build(self.model, "synthetic", "paper", seed=seed, **options)
-        assert isinstance(made, LatentTimeODE)
-        return made
+        return build(self.model, "synthetic", "paper", seed=seed, **self.options)
 
     def config(self, seed: int, iterations: int) -> TrainConfig:
-        """How it is trained; fewer iterations are the beginning of the same schedule."""
-        return train_preset(self.model, "synthetic", "paper").replace(
+        """How it is trained; fewer iterations are the beginning of the same schedule, which for NODE-GP has 600."""
+        preset = train_preset(self.model, "synthetic", "paper")
+        return preset.replace(
             seed=seed,
-            epochs=iterations,
+            epochs=min(iterations, preset.epochs),
             device="cpu",
             accelerate="off",
             checkpoint_epochs=_CHECKPOINT_EVERY,
-            model_options={} if self.prior is None else {"prior": list(self.prior)},
+            model_options=self.options,
         )
 
 
@@ -79,6 +80,8 @@ VARIANTS = {
         Variant("lt-node", "lt-node", (2.0, 0.5), "LT-NODE, prior (2, 0.5)"),
         Variant("alt-node", "alt-node", (2.0, 0.5), "ALT-NODE"),
         Variant("uni-node", "uni-node", None, "Uni-NODE"),
+        Variant("node-gp", "node-gp", None, "NODE-GP"),
+        Variant("sde-net", "sde-net", None, "SDE-Net"),
         Variant("node", "node", None, "NODE"),
         Variant("lt-node-prior-1-0.01", "lt-node", (1.0, 0.01), "LT-NODE, prior (1, 0.01)"),
     )
@@ -112,7 +115,6 @@ def reproduce(
     data = gap_data(POINTS)
     stem = result_name(variant.name, seed, iterations)
     run = fit(variant.build(seed), data, variant.config(seed, iterations), runs / stem, resume=True, on_log=on_log)
-    assert isinstance(run.model, LatentTimeODE)
     result = {
         "experiment": "synthetic",
         "variant": variant.name,
@@ -157,21 +159,24 @@ def read_results(out: Path, stems: Sequence[str]) -> tuple[list[dict[str, Any]],
     return found, missing
 
 
-def measure(model: LatentTimeODE, data: Dataset) -> dict[str, Any]:
+def measure(model: Model, data: Dataset) -> dict[str, Any]:
     """Everything that the paper says, or that explains it, about a trained model.
 
-    Prediction is the paper's: 10 random end-times from the untruncated posterior, running statistics of BatchNorm, steps
-    chosen by the whole batch. ``entropy.model`` is the mean of ``0.5 ln(2 pi e var)`` over the grid points in (-0.5, 0.5) with
-    the variance of the members, ``entropy.with_noise`` adds the observation noise; both over 10 sets of end-times.
+    Prediction is the paper's: 10 random end-times from the untruncated posterior (10 passes, or 10 draws from the Gaussian
+    processes), running statistics of BatchNorm, steps chosen by the whole batch. ``entropy.model`` is the mean of
+    ``0.5 ln(2 pi e var)`` over the grid points in (-0.5, 0.5) with the variance of the members, ``entropy.with_noise`` adds the
+    observation noise; both over 10 sets of members.
     """
     grid = gap_grid()
     gap = in_gap(grid)
-    deterministic = isinstance(model.end_time, FixedTime)
-    sets = [model.predict(grid, SAMPLES, "random", seed, "adaptive") for seed in range(TIME_SETS)]
+    latent = model if isinstance(model, LatentTimeODE) else None
+    deterministic = latent is not None and isinstance(latent.end_time, FixedTime)
+    sets = [_predict(model, grid, seed) for seed in range(TIME_SETS)]
     noise = sets[0].noise_std.square()
     first = sets[0]
     on_data = (grid >= torch.tensor(REGIONS)[:, 0]) & (grid <= torch.tensor(REGIONS)[:, 1])
-    learnt = [p.numel() for part in (model.stem, model.field, model.head, model.end_time) for p in part.parameters()]
+    likelihood = [p.numel() for p in getattr(model, "likelihood", torch.nn.Identity()).parameters()]
+    every = sum(p.numel() for p in model.parameters())
     return {
         "entropy": {
             # The entropy of a model without spread is minus infinity.
@@ -183,12 +188,9 @@ def measure(model: LatentTimeODE, data: Dataset) -> dict[str, Any]:
             "gap": _over_sets([float(p.std[gap].mean()) for p in sets]),
         },
         "fit": _fit(model, data),
-        "posterior": None
-        if not model.end_time.learnable
-        else model.end_time.describe(data.train.x if model.end_time.amortized else None),
-        "posterior_in_gap": model.end_time.describe(grid[gap]) if model.end_time.amortized else None,
+        **_posteriors(latent, data.train.x, grid[gap]),
         "noise_std": float(first.noise_std),
-        "parameters": {"network_and_posterior": sum(learnt), "all": sum(p.numel() for p in model.parameters())},
+        "parameters": {"network_and_posterior": every - sum(likelihood), "all": every},
         "evaluations": first.stats.n_evaluations if first.stats else None,
         "curve": {
             "x": _rounded(grid[::_CURVE_STRIDE, 0]),
@@ -198,22 +200,40 @@ def measure(model: LatentTimeODE, data: Dataset) -> dict[str, Any]:
     }
 
 
+def _predict(model: Model, x: Float[Tensor, "B D"], seed: int) -> Prediction:
+    """The paper's prediction: random members, and adaptive steps where there are any."""
+    if isinstance(model, LatentTimeODE):
+        return model.predict(x, SAMPLES, "random", seed, "adaptive")
+    return model.predict(x, SAMPLES, "random", seed)
+
+
+def _posteriors(model: LatentTimeODE | None, x: Float[Tensor, "B D"], in_the_gap: Float[Tensor, "G D"]) -> dict[str, Any]:
+    """The learnt posterior on the data and in the gap; None where there is none."""
+    if model is None or not model.end_time.learnable:
+        return {"posterior": None, "posterior_in_gap": None}
+    if not model.end_time.amortized:
+        return {"posterior": model.end_time.describe(), "posterior_in_gap": None}
+    return {"posterior": model.end_time.describe(x), "posterior_in_gap": model.end_time.describe(in_the_gap)}
+
+
 @torch.no_grad()
-def _fit(model: LatentTimeODE, data: Dataset) -> dict[str, Any]:
-    """RMSE on the training data at 10 random end-times, with running and with batch statistics of BatchNorm."""
+def _fit(model: Model, data: Dataset) -> dict[str, Any]:
+    """RMSE on the training data over 10 random members; for end-times with running and with batch statistics of BatchNorm."""
     x, y = data.train.x, data.train.y
     model.eval()
-    times = model.prediction_times(x, SAMPLES, "random", 0)
-    result: dict[str, Any] = {"times": _rounded(times if times.ndim == 1 else times.mean(dim=1))}
-    outputs = {"eval": model(x, times, "adaptive"), "train": batch_statistics_outputs(model, x, times)}
+    result: dict[str, Any] = {"test_rmse": metrics.rmse(_predict(model, data.test.x, 0).mean, data.test.y)}
+    if isinstance(model, LatentTimeODE):
+        times = model.prediction_times(x, SAMPLES, "random", 0)
+        result["times"] = _rounded(times if times.ndim == 1 else times.mean(dim=1))
+        outputs = {"eval": model(x, times, "adaptive"), "train": batch_statistics_outputs(model, x, times)}
+    else:
+        outputs = {"eval": _predict(model, x, 0).outputs}
     for mode, members in outputs.items():
         means = members.squeeze(-1)
         result[mode] = {
             "rmse": metrics.rmse(means.mean(dim=0), y),
-            "rmse_at_times": [metrics.rmse(member, y) for member in means],
+            "rmse_of_members": [metrics.rmse(member, y) for member in means],
         }
-    test = model.predict(data.test.x, SAMPLES, "random", 0, "adaptive")
-    result["test_rmse"] = metrics.rmse(test.mean, data.test.y)
     return result
 
 

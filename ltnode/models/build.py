@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Literal, get_args
 
@@ -125,25 +126,34 @@ def _image_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> 
     return parts
 
 
-def _end_time(name: str, preset: Preset, encoder: nn.Module | None) -> EndTime:
-    truncate = preset == "default"
+def _end_time(name: str, preset: Preset, encoder: nn.Module | None, change: Mapping[str, Any]) -> EndTime:
+    """The end-time of a model by name, with some arguments of its constructor changed."""
+    learnt: dict[str, Any] = {"prior": PRIOR, "window": WINDOW, "truncate": preset == "default"}
+    make: Callable[..., EndTime]
+    arguments: dict[str, Any]
     match name:
         case "node":
-            return FixedTime(1.0)
+            make, arguments = FixedTime, {"t": 1.0}
         case "steer":
-            return SteerTime(1.0, 0.5)
+            make, arguments = SteerTime, {"t": 1.0, "spread": 0.5}
         case "uni-node":
-            return UniformTime(*WINDOW)
+            make, arguments = UniformTime, {"low": WINDOW[0], "high": WINDOW[1]}
         case "lt-node":
-            return GammaTime(prior=PRIOR, window=WINDOW, truncate=truncate)
+            make, arguments = GammaTime, {**learnt, "alpha": 1.0, "beta": 1.0}
         case "lt-node-mixture":
-            return GammaMixtureTime(prior=PRIOR, window=WINDOW, truncate=truncate)
+            make, arguments = GammaMixtureTime, {**learnt, "components": 3}
         case "alt-node":
             if encoder is None:
                 raise InputError("alt-node needs an inference network: give parts an encoder that maps x to (B, 2)")
-            return AmortizedGammaTime(encoder, prior=PRIOR, window=WINDOW, truncate=truncate)
+            make, arguments = partial(AmortizedGammaTime, encoder), learnt
         case _:
             raise AssertionError(name)
+    for key in change:
+        if key not in arguments:
+            raise InputError(unknown_name(f"option of the end-time of {name}", key, arguments))
+    # JSON has no tuples.
+    arguments |= {key: tuple(value) if isinstance(value, list) else value for key, value in change.items()}
+    return make(**arguments)
 
 
 def _objective(name: str, spec: InputSpec, preset: Preset) -> ObjectiveOptions:
@@ -166,7 +176,7 @@ def _build_latent_time(
     width: int | None = None,
     augment: int = 0,
     parts: Parts | None = None,
-    end_time: EndTime | None = None,
+    end_time: EndTime | Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> LatentTimeODE:
@@ -190,7 +200,7 @@ def _build_latent_time(
         parts.stem,
         parts.field,
         parts.head,
-        _end_time(name, preset, parts.encoder) if end_time is None else end_time,
+        end_time if isinstance(end_time, EndTime) else _end_time(name, preset, parts.encoder, end_time or {}),
         spec.task,
         likelihood=likelihood,
         solver=_override(base_solver, solver),
@@ -332,7 +342,8 @@ def build(
             ``"paper"``: the published experiment (density weights, no truncation, adaptive steps, random draws).
         seed: Seed of the initial weights; None uses torch's generator as it stands.
         **options: ``width``, ``augment``, ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
-            ``end_time``; for the models that have them ``sde``, ``gp``, ``members``, ``rate``.
+            ``end_time`` (a distribution, or a mapping of changes such as ``{"prior": (1.0, 0.01)}``); for the models that
+            have them ``sde``, ``gp``, ``members``, ``rate``.
     """
     if not isinstance(model, str) or model not in MODELS:
         raise InputError(unknown_name("model", model, MODELS))
@@ -355,7 +366,7 @@ def build(
 
 def _describe(model: str, spec: InputSpec, preset: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """JSON description from which `build_from_spec` makes the same network; None when parts came from outside."""
-    if any(options.get(key) is not None for key in ("parts", "end_time")):
+    if options.get("parts") is not None or isinstance(options.get("end_time"), EndTime):
         return None
 
     def plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch import nn
 
 from ltnode import AmortizedGammaTime, LatentTimeODE
-from ltnode.models import build, images, vectors
+from ltnode.errors import InputError
+from ltnode.models import build, build_from_spec, images, vectors
 
 
 def built(name: str, data: str) -> LatentTimeODE:
@@ -177,3 +179,34 @@ def test_inference_network_starts_near_gamma_one_one() -> None:
     torch.testing.assert_close(raw, torch.ones_like(raw), rtol=0, atol=0.01)
     lt = built("lt-node", "cifar10")
     assert lt.end_time.alpha.item() == lt.end_time.beta.item() == 1.0
+
+
+# -- end-times by a few changes ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("node", {"t": 0.25}, {"window": (0.0, 0.25)}),
+        ("uni-node", {"high": 2.0}, {"window": (0.0, 2.0)}),
+        ("lt-node", {"prior": [1.0, 0.01], "truncate": True}, {"window": (0.0, 3.0), "truncate": True}),
+        ("alt-node", {"window": [0.0, 1.0]}, {"window": (0.0, 1.0), "truncate": False}),
+        ("lt-node-mixture", {"components": 2}, {"window": (0.0, 3.0)}),
+        ("steer", {"spread": 0.2}, {}),
+    ],
+)
+def test_an_end_time_changed_by_a_mapping_can_be_built_again(name: str, change: dict, expected: dict) -> None:
+    """The change reaches the end-time, and the model's description, through JSON, gives the same end-time."""
+    model = build(name, "synthetic", "paper", seed=0, end_time=change)
+    again = build_from_spec(json.loads(json.dumps(model.spec)))
+    for made in (model, again):
+        assert {key: getattr(made.end_time, key) for key in expected} == expected
+    assert repr(again.end_time) == repr(model.end_time)
+    if "prior" in change:
+        assert torch.equal(again.end_time.prior, torch.tensor(change["prior"]))
+
+
+@pytest.mark.no_typecheck
+def test_an_unknown_change_of_the_end_time_names_the_known_ones() -> None:
+    with pytest.raises(InputError, match="option of the end-time of lt-node 'priors'.*prior"):
+        build("lt-node", "synthetic", end_time={"priors": (1.0, 1.0)})
