@@ -13,7 +13,7 @@ from ltnode._version import __version__
 from ltnode.cli import commands, console
 from ltnode.errors import LTNodeError
 
-_ORDER = ("demo", "data", "train", "evaluate", "report", "predict", "serve", "export", "reproduce", "bench")
+_ORDER = ("demo", "data", "train", "evaluate", "report", "operating_point", "predict", "serve", "export", "reproduce", "bench")
 """How --help lists the commands; others follow by name."""
 ERROR, INTERRUPTED = 2, 130
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ltnode.errors import InputError
 from ltnode.inference.images import LOCAL_FORMATS, MAX_PIXELS, decode_image
+from ltnode.inference.trained import check_pixels
 from ltnode.typing import Num, Tensor
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -128,7 +129,9 @@ def batch_of_array(array: NDArray[Any], shape: tuple[int, ...]) -> Num[Tensor, "
     if len(shape) == 1:
         return torch.from_numpy(array.astype(np.float64))
     if array.dtype.kind == "f":
-        return torch.from_numpy(array.astype(np.float32))
+        raw = torch.from_numpy(array.astype(np.float32))
+        check_pixels(raw)
+        return raw
     if array.min() < 0 or array.max() > 255:
         raise InputError(f"pixels that are whole numbers must lie in 0..255, found {array.min()} to {array.max()}")
     return torch.from_numpy(array.astype(np.uint8))

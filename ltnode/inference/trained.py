@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,8 @@ from ltnode.typing import Float, Num, Tensor
 _LOG = logging.getLogger("ltnode")
 BATCH = 128
 """Inputs that are predicted together; a prediction does not depend on it."""
+_ROUNDING = 1e-3
+"""How far a float pixel may lie outside of [0, 1], after interpolation for instance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,25 +153,16 @@ class TrainedModel:
             raise InputError(f"{self.name} takes numbers, not {raw.dtype}")
         parameter = next(self.model.parameters())
         raw = raw.to(parameter.device)
-        if self.is_image:
-            self._check_pixels(raw)
-        elif not raw.is_floating_point():
-            raw = raw.to(parameter.dtype)
         if raw.is_floating_point() and not bool(raw.isfinite().all()):
             bad = int((~raw.isfinite()).flatten(1).any(1).sum())
             raise InputError(f"NaN or inf in {bad} of {given[0]} inputs; remove or impute them")
+        if self.is_image:
+            check_pixels(raw)
+        elif not raw.is_floating_point():
+            raw = raw.to(parameter.dtype)
         if self.normalise is not None:
             return self.normalise.apply(raw, parameter.dtype)
         return raw.to(parameter.dtype) / 255 if raw.dtype == torch.uint8 else raw.to(parameter.dtype)
-
-    def _check_pixels(self, raw: Tensor) -> None:
-        if raw.dtype == torch.uint8:
-            return
-        if not raw.is_floating_point():
-            raise InputError(f"pixels must be uint8, or floats in [0, 1], not {raw.dtype}")
-        low, high = float(raw.min()), float(raw.max())
-        if math.isfinite(low) and math.isfinite(high) and (low < -1e-3 or high > 1.001):
-            raise InputError(f"pixels that are floats must lie in [0, 1], found {low:.6g} to {high:.6g}; divide 0..255 by 255")
 
     def predict(self, raw: Num[Tensor, "B *shape"], samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
         """Predictive distribution of raw inputs, in one batch; see `ltnode.Model.predict`.
@@ -190,12 +182,21 @@ class TrainedModel:
         with product_precision("fp32"):
             return self.model.predict(x, samples, draw, seed)
 
-    def rows(self, raw: Num[Tensor, "B *shape"], samples: int = 10) -> list[PredictionRow]:
-        """One row per raw input, predicted in batches at the quantiles of the end-time."""
+    def rows(
+        self, raw: Num[Tensor, "B *shape"], samples: int = 10, on_predicted: Callable[[int], None] = lambda inputs: None
+    ) -> list[PredictionRow]:
+        """One row per raw input, predicted in batches at the quantiles of the end-time.
+
+        Args:
+            raw: As for `prepare`.
+            samples: End-times (members) S.
+            on_predicted: Called with the number of inputs of every predicted batch.
+        """
         rows = []
         for part in torch.split(raw, BATCH):
             x = self.prepare(part)
             rows += self.rows_of(self.predict_inputs(x, samples), x)
+            on_predicted(len(part))
         return rows
 
     def rows_of(self, prediction: Prediction, x: Float[Tensor, "B *shape"]) -> list[PredictionRow]:
@@ -214,6 +215,21 @@ class TrainedModel:
         levels = torch.tensor(END_TIME_LEVELS, dtype=torch.float64, device=x.device)
         times = end_time(x if end_time.amortized else None).quantile(levels).double().cpu()
         return times if times.ndim == 2 else times[:, None].expand(-1, x.shape[0])
+
+
+def check_pixels(raw: Num[Tensor, "B C H W"]) -> None:
+    """Pixels must be uint8, or floats in [0, 1]; NaN and inf are not looked for.
+
+    Raises:
+        InputError: They are not.
+    """
+    if raw.dtype == torch.uint8:
+        return
+    if not raw.is_floating_point():
+        raise InputError(f"pixels must be uint8, or floats in [0, 1], not {raw.dtype}")
+    low, high = float(raw.min()), float(raw.max())
+    if low < -_ROUNDING or high > 1 + _ROUNDING:
+        raise InputError(f"pixels that are floats must lie in [0, 1], found {low:.6g} to {high:.6g}; divide 0..255 by 255")
 
 
 def _facts_of(data: str | None) -> Mapping[str, Any]:

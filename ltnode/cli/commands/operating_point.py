@@ -1,0 +1,60 @@
+"""``ltnode operating-point``: choose when a trained classifier abstains, and what it calls out-of-distribution."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ltnode.cli import console
+from ltnode.evaluation.progress import progress_bar
+from ltnode.inference import TrainedModel, calibration_examples, choose_operating_point
+from ltnode.inference.operating_point import DEFAULT_SCORE, SCORES
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "operating-point",
+        epilog=console.example(
+            "ltnode operating-point runs/mnist", "ltnode operating-point runs/x --data my-images/validation --coverage 0.9"
+        ),
+    )(operating_point)
+
+
+def operating_point(
+    run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set, or a folder of labelled images (a folder per class); by default that of the training."),
+    ] = None,
+    coverage: Annotated[float, typer.Option(help="Share of examples of its own kind to answer.")] = 0.95,
+    keeps: Annotated[float, typer.Option(help="Share of examples of its own kind not to call out-of-distribution.")] = 0.95,
+    score: Annotated[str, typer.Option(help=f"For out-of-distribution: {', '.join(SCORES)}.")] = DEFAULT_SCORE,
+    samples: Annotated[int, typer.Option(help="End-times per prediction.", min=1)] = 10,
+    limit: Annotated[int | None, typer.Option(help="Use only so many examples, drawn at random.", min=1)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Choose when a classifier abstains and what it calls out-of-distribution, and store that with the run.
+
+    The examples are those that training held out; without them a fixed random half of the test set, on which no results may
+    be reported afterwards. Later predictions (ltnode predict, ltnode serve) carry the flags.
+    """
+    trained = TrainedModel.open(run, device, data if data and not Path(data).is_dir() else None)
+    split, words = calibration_examples(trained, data, limit)
+    with progress_bar("predict", len(split)) as advance:
+        point = choose_operating_point(
+            trained, split, coverage, ood_score=score, ood_keeps=keeps, samples=samples, data=words, on_predicted=advance
+        )
+    file = point.save(run)
+    console.facts(
+        {
+            "chosen on": point.data,
+            "abstain": f"entropy above {point.entropy_threshold:.4g} nats",
+            "OOD": f"{point.ood_score.replace('_', ' ')} below {point.ood_threshold:.4g}",
+            "accuracy": f"{point.accuracy:.4f}",
+            "accuracy where it answers": f"{point.accuracy_kept:.4f}",
+        }
+    )
+    console.say(f"The operating point is in {file}")

@@ -1,0 +1,239 @@
+"""``ltnode predict``: what a trained model says about files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from ltnode.cli import console
+from ltnode.errors import InputError, LTNodeError
+from ltnode.evaluation.progress import progress_bar
+from ltnode.inference import PredictionRow, TrainedModel, read_input
+from ltnode.inference.inputs import Batch, find_files
+from ltnode.training import atomic
+
+_ERROR = 2
+_SHOWN = 200
+"""Longest table on a terminal; files hold everything."""
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A prediction, the input that it is of, and what was done to that input."""
+
+    name: str
+    row: PredictionRow
+    notes: tuple[str, ...]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "predict",
+        epilog=console.example(
+            "ltnode predict zoo/lt-node-mnist-paper digit.png",
+            "ltnode predict runs/x points.csv --out predictions.csv",
+            "ltnode predict zoo/lt-node-cifar10 photos/ --top 3 --json",
+        ),
+    )(predict)
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a saved model.", metavar="RUN")],
+    inputs: Annotated[
+        list[Path], typer.Argument(help="Images, folders of images, .npy arrays, .csv tables of vectors.", metavar="INPUT...")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Also write everything to this .json or .csv file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")] = False,
+    samples: Annotated[int, typer.Option(help="End-times per prediction.", min=1)] = 10,
+    top: Annotated[int, typer.Option(help="Show so many of the most probable classes.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    data: Annotated[
+        str | None, typer.Option(help="Data set of the training, for a saved model that does not record its normalisation.")
+    ] = None,
+) -> None:
+    """Predict images, arrays and tables: class, probability, uncertainty, and whether to trust it.
+
+    Images of any size are converted to what the network takes, and every change is told. An input that cannot be used is
+    reported, the others are predicted, and the exit status is 2.
+    """
+    if out is not None and out.suffix.lower() not in (".json", ".csv"):
+        raise InputError(f"--out must end in .json or .csv, not {out.name!r}")
+    trained = TrainedModel.open(run, device, data)
+    batches, bad = _read(inputs, trained.shape)
+    predictions = _predict(trained, batches, samples)
+    content = _document(trained, predictions, samples, top)
+    if out is not None:
+        _write(out, content, trained)
+    if as_json:
+        console.say(json.dumps(content, indent=2, allow_nan=False))
+    elif predictions:
+        _show(trained, predictions, top)
+        if out is not None:
+            console.say(f"All {len(predictions)} predictions are in {out}")
+    if bad:
+        console.error(f"{bad} of {bad + len(batches)} inputs could not be used; the reasons are above")
+        raise typer.Exit(_ERROR)
+
+
+def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], int]:
+    """The inputs that can be used, and the number of those that cannot, which are reported."""
+    batches: list[Batch] = []
+    bad = 0
+    for given in inputs:
+        try:
+            files = find_files(given)
+        except LTNodeError as error:
+            console.error(str(error))
+            bad += 1
+            continue
+        for file in files:
+            try:
+                batches.append(read_input(file, shape))
+            except InputError as error:
+                console.error(str(error))
+                bad += 1
+    return batches, bad
+
+
+def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int) -> list[_Named]:
+    # Files of one dtype are predicted together: thousands of images in batches, not one by one.
+    rows: dict[int, list[PredictionRow]] = {}
+    with progress_bar("predict", sum(len(batch.names) for batch in batches)) as advance:
+        for dtype in dict.fromkeys(batch.raw.dtype for batch in batches):
+            alike = [position for position, batch in enumerate(batches) if batch.raw.dtype == dtype]
+            together = iter(trained.rows(torch.cat([batches[position].raw for position in alike]), samples, advance))
+            rows |= {position: list(itertools.islice(together, len(batches[position].names))) for position in alike}
+    return [
+        _Named(name, row, batch.notes)
+        for position, batch in enumerate(batches)
+        for name, row in zip(batch.names, rows[position], strict=True)
+    ]
+
+
+def _best(trained: TrainedModel, row: PredictionRow, top: int) -> list[dict[str, Any]]:
+    """The most probable classes, the first of equals first."""
+    probs = row.probs or ()
+    order = sorted(range(len(probs)), key=lambda label: -probs[label])[:top]
+    return [{"label": label, "name": trained.class_names[label], "probability": probs[label]} for label in order]
+
+
+def _document(trained: TrainedModel, predictions: Sequence[_Named], samples: int, top: int) -> dict[str, Any]:
+    point = trained.operating_point
+    rows = []
+    for one in predictions:
+        best = {"top": _best(trained, one.row, top)} if trained.task == "classification" and top > 1 else {}
+        rows.append({"input": one.name, **one.row.to_json(), **best, "notes": list(one.notes)})
+    return {
+        "model": trained.name,
+        "task": trained.task,
+        "classes": list(trained.class_names),
+        "samples": samples,
+        "operating_point": None if point is None else point.to_json(),
+        "predictions": rows,
+    }
+
+
+def _write(path: Path, content: dict[str, Any], trained: TrainedModel) -> None:
+    if path.suffix.lower() == ".json":
+        text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    else:
+        file = io.StringIO()
+        flat = [_flat(row, trained.class_names) for row in content["predictions"]]
+        writer = csv.DictWriter(file, list(flat[0]) if flat else ["input"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(flat)
+        text = file.getvalue()
+    atomic.write_bytes(path, text.encode())
+
+
+def _flat(row: dict[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """A row of a table: one column per class probability, quantile and end of an interval; flags as 0 and 1."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        match key:
+            case "probs":
+                flat |= {f"p({name})": p for name, p in zip(classes, value, strict=True)}
+            case "end_time":
+                flat |= dict(zip(("t05", "t50", "t95"), value or ("", "", ""), strict=True))
+            case "interval":
+                flat |= {"low90": value[0], "high90": value[1]}
+            case "notes":
+                flat[key] = "; ".join(value)
+            case "top" | "task":
+                continue
+            case _:
+                flat[key] = "" if value is None else int(value) if isinstance(value, bool) else value
+    return flat
+
+
+def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> None:
+    shown = predictions[:_SHOWN]
+    header: tuple[str, ...]
+    if trained.task == "classification":
+        header = ("Input", "Class", "Probability", "Entropy", "aleatoric", "epistemic", "End-time\n5 / 50 / 95 %", "Flag")
+        lines = [_class_line(trained, one, top) for one in shown]
+        words: tuple[int, ...] = (0, 1, 7)
+    else:
+        header = ("Input", "Mean", "Std of\nthe model", "Std of\nthe noise", "90 % interval", "End-time\n5 / 50 / 95 %")
+        lines = [_real_line(one) for one in shown]
+        words = (0,)
+    console.table("", header, lines, words=words)
+    if len(predictions) > len(shown):
+        console.say(f"... and {len(predictions) - len(shown)} more: --out FILE or --json gives all of them")
+    by_notes: dict[tuple[str, ...], list[str]] = {}
+    for one in predictions:
+        by_notes.setdefault(one.notes, []).append(one.name)
+    for notes, names in by_notes.items():
+        if notes:
+            console.say(f"{names[0] if len(names) == 1 else f'{len(names)} inputs'}: {', '.join(notes)}", style="dim")
+    _explain(trained)
+
+
+def _explain(trained: TrainedModel) -> None:
+    """What the flags mean."""
+    point = trained.operating_point
+    if point is not None:
+        console.say(
+            f"abstain: entropy above {point.entropy_threshold:.3g} nats (answers {point.coverage:.0%} of its own kind, "
+            f"{point.accuracy_kept:.2%} of them right). OOD: {point.ood_score.replace('_', ' ')} beyond what "
+            f"{point.ood_keeps:.0%} of its own kind reach. Chosen on {point.n} examples.",
+            style="dim",
+        )
+    elif trained.task == "classification":
+        console.say(
+            f"No operating point, hence no flags: choose one with ltnode operating-point {trained.path or 'RUN'}", style="dim"
+        )
+
+
+def _class_line(trained: TrainedModel, one: _Named, top: int) -> tuple[str, ...]:
+    row = one.row
+    best = _best(trained, row, top)
+    flags = [word for word, raised in (("abstain", row.abstain), ("OOD", row.ood)) if raised]
+    return (
+        one.name,
+        "\n".join(entry["name"] for entry in best),
+        "\n".join(f"{entry['probability']:.4f}" for entry in best),
+        *(f"{value or 0.0:.4f}" for value in (row.entropy, row.aleatoric, row.epistemic)),
+        _times(row),
+        " ".join(flags),
+    )
+
+
+def _real_line(one: _Named) -> tuple[str, ...]:
+    row = one.row
+    low, high = row.interval or (0.0, 0.0)
+    return one.name, *(f"{value:.4g}" for value in (row.mean, row.std, row.noise_std)), f"{low:.4g} .. {high:.4g}", _times(row)
+
+
+def _times(row: PredictionRow) -> str:
+    return "" if row.end_time is None else " / ".join(f"{t:.2f}" for t in row.end_time)
