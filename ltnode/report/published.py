@@ -79,6 +79,11 @@ class Published:
         value = self._table("synthetic", "entropy").get(model)
         return None if value is None else float(value)
 
+    @property
+    def synthetic(self) -> Mapping[str, Any]:
+        """The 1-D experiment: ``entropy`` by model, and ``posterior``, a list of priors with what was learnt."""
+        return self._table("synthetic")
+
     def _table(self, *keys: str) -> Mapping[str, Any]:
         found: Any = self.tables
         for key in keys:

@@ -1,8 +1,14 @@
-"""Where a result comes from: version, commit, configuration, data, device."""
+"""Where a result comes from: version, commit, configuration, data, device.
+
+Environment:
+    LTNODE_COMMIT   the commit of the source, for a machine that has a copy of it but no git
+"""
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +17,7 @@ from typing import Any
 import torch
 
 from ltnode._version import __version__
+from ltnode.errors import ConfigError
 from ltnode.training.config import TrainConfig
 
 
@@ -45,10 +52,19 @@ def device_name(device: torch.device) -> str:
 
 @lru_cache
 def source_state(package: Path | None = None) -> dict[str, Any]:
-    """Commit of the repository that tracks the package, and whether its files were changed since; None outside of one."""
+    """Commit of the repository that tracks the package, and whether its files were changed since.
+
+    Outside of a repository the commit is what LTNODE_COMMIT says, or None, and nobody knows of changes (None).
+
+    Raises:
+        ConfigError: LTNODE_COMMIT is needed and is no commit.
+    """
     folder = package or Path(__file__).parents[1]
     if _git(folder, "ls-files", "--error-unmatch", "_version.py") is None:
-        return {"git_commit": None, "git_modified": None}
+        told = os.environ.get("LTNODE_COMMIT", "").strip() or None
+        if told is not None and not re.fullmatch(r"[0-9a-f]{7,40}", told):
+            raise ConfigError(f"LTNODE_COMMIT = {told!r} is no commit: give 7 to 40 hexadecimal digits, or unset it")
+        return {"git_commit": told, "git_modified": None}
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
     return {"git_commit": _git(folder, "rev-parse", "HEAD"), "git_modified": None if changed is None else bool(changed)}
 

@@ -9,8 +9,8 @@ import typer
 
 from ltnode.cli import console
 from ltnode.experiments import findings, motivating, motivating_figure, selection, synthetic, synthetic_figures
-from ltnode.experiments.published import load_published
 from ltnode.report.markdown import markdown_table
+from ltnode.report.published import Published
 
 Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas.")]
 Out = Annotated[Path, typer.Option(help="Folder of the results.")]
@@ -48,7 +48,7 @@ def reproduce_synthetic(
     An interrupted command continues where it stopped when it is run again, and ends with the same numbers, bit for bit.
     """
     wanted, variants = console.numbers(seeds), synthetic.chosen(console.words(models))
-    published = load_published().get("synthetic", {})
+    published = Published.read().synthetic
     with console.resumable(_RESUME):
         for seed in wanted if train else ():
             for variant in variants:
