@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -41,6 +40,7 @@ class Guard:
     def __init__(self, app: ASGIApp, limits: Limits, token: str | None, metrics: Metrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
         self._token = None if token is None else token.encode()
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -48,6 +48,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         began = time.monotonic()
+        body = _Body(self, receive, began)
         status = 0
 
         async def noted(message: Message) -> None:
@@ -62,12 +63,13 @@ class Guard:
 
         try:
             self._check(scope)
-            await self.app(scope, self._bounded(receive, began), noted)
+            await self.app(scope, body.receive, noted)
         except Exception as error:
             failure = as_api_error(error)
             if not status:  # otherwise its answer is on the way, and only the log can tell
                 await failure.response()(scope, receive, noted)
         finally:
+            self.release(body.arrived)
             path = _path_label(scope)
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self.metrics.requests.add(method, path, str(status))
@@ -85,37 +87,57 @@ class Guard:
                 raise ApiError(401, "unauthorized", reason, {"WWW-Authenticate": "Bearer"})
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared[:20]) > self.limits.body_bytes:
-            raise self._too_large()
+            raise self.too_large()
 
-    def _too_large(self) -> ApiError:
+    def too_large(self) -> ApiError:
+        """The answer to a body over the limit."""
         self.metrics.refused.add("body")
         return ApiError(
             413, "too_large", f"the request holds more than {self.limits.body_bytes:,} bytes, which is the most allowed"
         )
 
-    def _bounded(self, receive: Receive, began: float) -> Receive:
-        """``receive`` that counts: a body has no more bytes than allowed and arrives in time."""
-        arrived = 0
-        complete = False
+    def hold(self, size: int) -> None:
+        """Count bytes that have arrived.
 
-        async def counted() -> Message:
-            nonlocal arrived, complete
-            if complete:  # from here on it waits for the client to leave, which has no time limit
-                return await receive()
-            left = self.limits.seconds - (time.monotonic() - began)
-            try:
-                message: dict[str, Any] = dict(await asyncio.wait_for(receive(), max(left, 0.001)))
-            except TimeoutError:
-                raise ApiError(
-                    408, "slow_body", f"the request did not arrive within {self.limits.seconds:g} s", {"Connection": "close"}
-                ) from None
-            arrived += len(message.get("body", b""))
-            complete = message["type"] == "http.request" and not message.get("more_body", False)
-            if arrived > self.limits.body_bytes:
-                raise self._too_large()
-            return message
+        Raises:
+            ApiError: 503, more have arrived than the server holds.
+        """
+        self._held += size
+        if self._held > self.limits.held_bytes:
+            self.metrics.refused.add("memory")
+            raise ApiError(503, "busy", "the server holds as many large requests as it can: try again", {"Retry-After": "1"})
 
-        return counted
+    def release(self, size: int) -> None:
+        """Forget bytes of a request that was answered."""
+        self._held -= size
+
+
+class _Body:
+    """``receive`` of a request that counts: no more bytes than allowed, and in time."""
+
+    def __init__(self, guard: Guard, receive: Receive, began: float) -> None:
+        self._guard, self._receive, self._began = guard, receive, began
+        self._complete = False
+        self.arrived = 0
+
+    async def receive(self) -> Message:
+        """The next part of the body."""
+        if self._complete:  # from here on Starlette waits for the client to leave, which has no time limit
+            return await self._receive()
+        limits = self._guard.limits
+        left = limits.seconds - (time.monotonic() - self._began)
+        try:
+            message = await asyncio.wait_for(self._receive(), max(left, 0.001))
+        except TimeoutError:
+            reason = f"the request did not arrive within {limits.seconds:g} s"
+            raise ApiError(408, "slow_body", reason, {"Connection": "close"}) from None
+        size = len(message.get("body", b""))
+        self.arrived += size
+        self._complete = message["type"] == "http.request" and not message.get("more_body", False)
+        self._guard.hold(size)
+        if self.arrived > limits.body_bytes:
+            raise self._guard.too_large()
+        return message
 
 
 def _path_label(scope: Scope) -> str:

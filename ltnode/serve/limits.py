@@ -14,6 +14,7 @@ class Limits:
 
     Attributes:
         body_bytes: Size of a request, counted while it arrives.
+        held_bytes: Size of all bodies that are in the server at the same time; beyond it the answer is 503.
         pixels: Width times height of an uploaded picture, read from its header before it is decoded.
         images: Inputs in one request.
         samples: End-times of one prediction.
@@ -27,6 +28,7 @@ class Limits:
     """
 
     body_bytes: int = 8 * 1024 * 1024
+    held_bytes: int = 128 * 1024 * 1024
     pixels: int = 16_000_000
     images: int = 64
     samples: int = 100

@@ -28,6 +28,11 @@ class Parsable(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there are pictures to decode, which takes a while."""
+        return False
+
 
 Parsed = TypeVar("Parsed", bound=Parsable)
 
@@ -39,6 +44,11 @@ class PredictRequest(Parsable):
     inputs: Annotated[Arrays | None, Field(description="Raw inputs, one array each.")] = None
     images: Annotated[Images | None, Field(description="Image files, any size; converted with a note.")] = None
     samples: Annotated[Count, Field(description="Number of end-times S that a prediction averages.")] = 10
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there are pictures to decode."""
+        return self.images is not None
 
 
 class Change(Parsable):
@@ -56,6 +66,11 @@ class OneInput(Parsable):
     input: Annotated[Array | None, Field(description="A raw input.")] = None
     image: Annotated[Base64 | None, Field(description="An image file.")] = None
     sample: Annotated[str | None, Field(description="Id of a sample picture.")] = None
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is a picture to decode."""
+        return self.input is None
 
 
 class TrajectoryRequest(OneInput):

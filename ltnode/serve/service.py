@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,7 +98,7 @@ class Service:
         """Rows of raw inputs; shares a pass with whoever asks the same model for as many samples.
 
         Raises:
-            InputError: The inputs do not fit, or the answer is not finite.
+            InputError: The inputs do not fit.
             QueueFullError: Too many wait.
         """
         x = trained.prepare(raw)
@@ -110,9 +109,9 @@ class Service:
         future = self.batcher.submit((trained.name, samples), one_pass, x, x.shape[0], self.limits.seconds)
         return await asyncio.wrap_future(future)
 
-    async def alone(self, trained: TrainedModel, work: Callable[[], Result]) -> Result:
+    async def alone(self, work: Callable[[], Result]) -> Result:
         """Run something that needs the models to itself, in its turn."""
-        future = self.batcher.submit(None, lambda _: [work()], trained.name, 1, self.limits.seconds)
+        future = self.batcher.submit(None, lambda _: [work()], None, 1, self.limits.seconds)
         result: Result = await asyncio.wrap_future(future)
         return result
 
@@ -122,27 +121,16 @@ class Service:
 
 
 def predict_together(trained: TrainedModel, inputs: Sequence[Float[Tensor, "_ *shape"]], samples: int) -> list[Answer]:
-    """One pass over the network inputs of several requests.
-
-    Raises:
-        InputError: A prediction is not finite, as happens for inputs far beyond those of the training.
-    """
+    """One pass over the network inputs of several requests: the answer of each."""
     x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
     prediction = trained.predict_inputs(x, samples)
     rows = trained.rows_of(prediction, x)
-    if not bool(prediction.outputs.isfinite().all()) or not all(_finite(row) for row in rows):
-        raise InputError("the prediction is not finite: the input lies too far from what the model knows")
     evaluations = prediction.stats.n_evaluations if prediction.stats else 0
     answers, start = [], 0
     for part in inputs:
         answers.append(Answer(rows[start : start + part.shape[0]], evaluations))
         start += part.shape[0]
     return answers
-
-
-def _finite(row: PredictionRow) -> bool:
-    values = (row.entropy, row.ood_score, row.mean, row.std, row.noise_std, *(row.interval or ()))
-    return all(value is None or math.isfinite(value) for value in values)
 
 
 def _use_few_threads() -> None:
