@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ltnode.cli import console
-from ltnode.experiments import findings, motivating, motivating_figure, selection, synthetic, synthetic_figures
+from ltnode.errors import ConfigError, InputError
+from ltnode.evaluation import PROTOCOLS
+from ltnode.experiments import findings, images, motivating, motivating_figure, selection, synthetic, synthetic_figures
+from ltnode.experiments.images_grid import STANDARD, Cell, load_grid, select
+from ltnode.experiments.images_pages import PaperFolder, rebuild
+from ltnode.experiments.images_zoo import add_runs, read_zoo, write_cards
 from ltnode.report.markdown import markdown_table
 from ltnode.report.published import Published
 
-Seeds = Annotated[str, typer.Option(help="Seeds, separated by commas.")]
+Seeds = Annotated[str, typer.Option(help="Seeds: numbers and ranges, separated by commas, such as 0,1 or 0-4.")]
 Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 Runs = Annotated[Path, typer.Option(help="Folder of the run folders, from which an interrupted run continues.")]
 _RESUME = "Run the same command again: it continues from the last checkpoint."
@@ -23,13 +30,38 @@ def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
     examples = ("ltnode reproduce synthetic", "ltnode reproduce synthetic --models lt-node,alt-node --iterations 300")
     group.command("synthetic", epilog=console.example(*examples))(reproduce_synthetic)
-    group.command("motivating", epilog=console.example("ltnode reproduce motivating --seeds 0,1,2"))(reproduce_motivating)
+    group.command("motivating", epilog=console.example("ltnode reproduce motivating --seeds 0-2"))(reproduce_motivating)
+    cells = (
+        "ltnode reproduce images --list",
+        "ltnode reproduce images --data cifar10 --models lt-node,uni-node --seeds 0-2",
+        "ltnode reproduce images --from-run zoo/lt-node-cifar10 --protocols clean,ood",
+    )
+    group.command("images", epilog=console.example(*cells))(reproduce_images)
+    group.command("claims", epilog=console.example("ltnode reproduce claims"))(reproduce_claims)
     app.add_typer(
         group,
         name="reproduce",
         help="Repeat the paper's experiments: its settings, its numbers beside ours.",
         epilog=console.example("ltnode reproduce synthetic", "ltnode reproduce motivating"),
     )
+
+
+def seed_numbers(text: str) -> list[int]:
+    """The seeds of a list such as ``0,1`` or ``0-2,5``, without repetition.
+
+    Raises:
+        InputError: There is none, or something is neither a number nor a range from low to high.
+    """
+    found: list[int] = []
+    for word in console.words(text):
+        matched = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        low, high = (int(matched[1]), int(matched[2] or matched[1])) if matched else (1, 0)
+        if low > high:
+            raise InputError(f"expected seeds such as 0 or 0,1 or 0-4, not {word!r}")
+        found += range(low, high + 1)
+    if not found:
+        raise InputError(f"expected seeds such as 0 or 0,1 or 0-4, not {text!r}")
+    return list(dict.fromkeys(found))
 
 
 def reproduce_synthetic(
@@ -47,7 +79,7 @@ def reproduce_synthetic(
 
     An interrupted command continues where it stopped when it is run again, and ends with the same numbers, bit for bit.
     """
-    wanted, variants = console.numbers(seeds), synthetic.chosen(console.words(models))
+    wanted, variants = seed_numbers(seeds), synthetic.chosen(console.words(models))
     published = Published.read().synthetic
     with console.resumable(_RESUME):
         for seed in wanted if train else ():
@@ -89,7 +121,7 @@ def reproduce_motivating(
     """Concentric annuli and reflection: what one common end-time cannot do, and end-times that depend on the input can."""
     trained = []
     with console.resumable(_RESUME):
-        for seed in console.numbers(seeds):
+        for seed in seed_numbers(seeds):
             for task in motivating.TASKS:
                 for model, title in motivating.MODELS.items():
                     console.say(f"{task}: {title}, seed {seed}")
@@ -104,3 +136,104 @@ def reproduce_motivating(
     table = out / f"motivating{'' if steps == motivating.STEPS else f'-{steps}it'}.md"
     table.write_text(markdown_table(motivating.HEADER, rows), encoding="utf-8")
     console.say(f"table: {table}")
+
+
+def reproduce_images(
+    data: Annotated[str, typer.Option(help="Only these data sets, separated by commas.")] = "",
+    models: Annotated[str, typer.Option(help="Only these models, separated by commas.")] = "",
+    presets: Annotated[str, typer.Option(help="Only these presets: paper, default.")] = "",
+    variants: Annotated[str, typer.Option(help=f"Only these variants; {STANDARD!r} is the preset as it is.")] = "",
+    seeds: Annotated[str, typer.Option(help="Other seeds than the grid's: numbers and ranges, such as 0,1 or 0-4.")] = "",
+    runs: Runs = Path("runs/paper"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; by default PAPER/results.")] = None,
+    paper: Annotated[Path, typer.Option(help="Folder with the grid, the published values and the pages.")] = Path("paper"),
+    from_run: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="Take a finished run folder as that of its cell; may be repeated.")
+    ] = None,
+    evaluate: Annotated[bool, typer.Option("--evaluate/--no-evaluate", help="Also evaluate, or only train.")] = True,
+    protocols: Annotated[str, typer.Option(help=f"Of {', '.join(PROTOCOLS)}; by default the paper's.")] = "",
+    draws: Annotated[int, typer.Option(help="Random draws of T over which spreads are reported; 0 skips them.", min=0)] = 5,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Evaluate again what is recorded.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A quick trial with another training setting; its results never count."),
+    ] = None,
+    zoo: Annotated[bool, typer.Option("--zoo", help="Add finished runs of seed 0 to the zoo beside PAPER.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="Only show the grid: what is done, what is missing.")] = False,
+    tables_only: Annotated[bool, typer.Option("--tables-only", help="Only make tables, figures and pages again.")] = False,
+) -> None:
+    """The image experiments of the grid: train what is missing, continue what was interrupted, evaluate, compare.
+
+    Runs from a clone of the repository, whose folder paper holds the grid and the published values. What is recorded in
+    paper/results is not done again; tables, figures and paper/README.md are made from there.
+    """
+    folder = PaperFolder(paper)
+    grid = load_grid(folder.grid)
+    wanted = seed_numbers(seeds) if seeds else None
+    cells = select(
+        grid, console.words(data), console.words(models), console.words(presets), console.words(variants), wanted, settings or ()
+    )
+    places = images.Places(runs, out or folder.results)
+    chosen = tuple(console.words(protocols)) or None
+    evaluation = images.Evaluation(chosen, {"draws": draws}, device, overwrite) if evaluate else None
+    if show:
+        _show_grid(cells, places, chosen or images.paper_protocols())
+        return
+    if from_run:
+        cells = [images.import_run(source, grid, runs) for source in from_run]
+    if not tables_only:
+        _run_cells(cells, places, evaluation, device)
+    if zoo:
+        for added in add_runs(folder.zoo, cells, places):
+            console.say(f"added {added}")
+    if settings:
+        console.say("a trial: its results do not count, and no table was made.", style="yellow")
+    else:
+        _rebuild(folder, grid, out)
+
+
+def reproduce_claims(
+    paper: Annotated[Path, typer.Option(help="Folder with the results and the published values.")] = Path("paper"),
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Also draw the figures.")] = False,
+) -> None:
+    """Every number and statement of the paper beside our results, with a verdict: makes paper/README.md.
+
+    Also makes the tables, the results in README.md, and the cards of the zoo.
+    """
+    folder = PaperFolder(paper)
+    _rebuild(folder, load_grid(folder.grid), None, figures)
+
+
+def _run_cells(cells: Sequence[Cell], places: images.Places, evaluation: images.Evaluation | None, device: str | None) -> None:
+    wanted = images.paper_protocols() if evaluation is None or evaluation.protocols is None else evaluation.protocols
+    for name in wanted:
+        if name not in PROTOCOLS:
+            raise InputError(f"unknown protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+    with console.resumable(_RESUME):
+        for position, cell in enumerate(cells, 1):
+            before, _ = images.state(cell, places, wanted)
+            word = "again" if evaluation is not None and evaluation.overwrite else before.value
+            console.say(f"{position}/{len(cells)} {cell.title}: {word}")
+            images.reproduce(cell, places, evaluation, device)
+
+
+def _show_grid(cells: Sequence[Cell], places: images.Places, protocols: Sequence[str]) -> None:
+    rows = []
+    for cell in cells:
+        found, done = images.state(cell, places, protocols)
+        config = cell.config
+        rows.append([cell.title, str(config.epochs), config.precision, found.value, ", ".join(done), cell.name])
+    console.table("", ("Cell", "Epochs", "Precision", "State", "Evaluated", "Run folder"), rows, words=(0, 2, 3, 4, 5))
+    done_count = sum(row[3] == images.State.DONE.value for row in rows)
+    console.say(f"{done_count} of {len(rows)} done. Run them with the same command without --list.")
+
+
+def _rebuild(folder: PaperFolder, grid: Sequence[Cell], out: Path | None, figures: bool = True) -> None:
+    if not (folder.path / "published.toml").exists():
+        raise ConfigError(f"{folder.path} holds no published.toml: the reproduction runs from a clone of the repository")
+    made = rebuild(folder, out, figures)
+    if folder.zoo.is_dir() and out is None:
+        made += write_cards(folder.zoo, read_zoo(folder.zoo, grid, folder.results), folder.published())
+    for path in made:
+        console.say(f"made {path}")
