@@ -7,7 +7,7 @@ const trim = (value) => String(Number(value.toPrecision(6)));
 // data: {angles, lines: [{name, values, tone}], range, angle}; a line has a tone of its own per model
 export function drawSweep(width, height, data) {
   const left = 34;
-  const right = width - 8;
+  const right = width - 16;
   const top = 8;
   const bottom = height - 20;
   const x = linear([0, 180], [left, right]);
@@ -22,9 +22,6 @@ export function drawSweep(width, height, data) {
   if (data.angle > 0) nodes.push(svg("line", { class: "here", x1: x(data.angle), x2: x(data.angle), y1: top, y2: bottom }));
   for (const line of data.lines) {
     nodes.push(svg("path", { class: `line ${line.tone}`, d: linePath(data.angles, line.values, x, y) }));
-    for (const [m, angle] of data.angles.entries()) {
-      nodes.push(svg("circle", { class: `dot ${line.tone}`, cx: x(angle), cy: y(line.values[m]), r: 2.1 }));
-    }
   }
   return { nodes, x, stops: data.angles, top, bottom };
 }

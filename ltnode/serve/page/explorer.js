@@ -7,9 +7,9 @@ import { Plot } from "./plot.js";
 import { Colours, element, fixed, showBars, showEntropy, showFacts, showFlags, showVerdict } from "./results.js";
 import { drawTrajectory, readTrajectory } from "./trajectory.js";
 
-const POINTS = 121;
+const POINTS = 161;
 const END_TIMES = 10;
-const ANGLES = Array.from({ length: 13 }, (_, m) => 15 * m);
+const ANGLES = Array.from({ length: 19 }, (_, m) => 10 * m);
 const CHANGES = ["rotation", "noise", "epsilon"];
 
 const byId = (id) => document.getElementById(id);
@@ -106,13 +106,14 @@ function show(answer) {
   byId("notes").replaceChildren(...(answer.notes ?? []).map((note) => element("li", {}, note)));
   if (answer.image) showPicture(byId("seen"), answer.image);
   if (row.task === "classification") {
-    const leading = colours.update(row.probs, answer.probs);
+    const leading = colours.update(row.probs);
     showBars(byId("bars"), row, model, colours);
     showEntropy(byId("entropy"), row, model);
     showFlags(byId("flags"), row, model);
     if (answer.probs) {
       plotTrajectory(answer, {
         range: [0, 1],
+        unit: "probability",
         series: model.classes.map((name, label) => ({ name, slot: colours.of(label), values: answer.probs.map((at) => at[label]) })),
         average: leading.map((label) => ({ name: model.classes[label], slot: colours.of(label), value: row.probs[label], text: fixed(row.probs[label], 2) })),
       });
@@ -123,6 +124,7 @@ function show(answer) {
     const pad_ = 0.08 * (high - low || 1);
     plotTrajectory(answer, {
       range: [low - pad_, high + pad_],
+      unit: "mean",
       series: [{ name: "mean", slot: 0, values: answer.means }],
       average: [{ name: "mean", slot: 0, value: row.mean, text: fixed(row.mean, 2) }],
     });
@@ -191,8 +193,8 @@ function showSweep() {
   const apart = other && other.labels[0] !== own.labels[0] ? ` (${other.model} begins with ${model.classes[other.labels[0]]})` : "";
   const alone = model.end_time.kind === "fixed" ? " No model with a distribution of end-times is served beside this plain NODE." : " No plain NODE of the same data is served beside it.";
   byId("sweep-caption").replaceChildren(
-    ...(other ? [key(own), " beside ", key(other), "."] : [key(own), ".", alone]),
-    ` The unchanged image, turned: each follows the class that it sees at 0°, ${label}${apart}.`,
+    ...(other ? [key(own), " beside ", key(other)] : [key(own)]),
+    `: how long the class seen at 0°, ${label}, survives${apart}.${other ? "" : alone}`,
   );
   const highest = Math.max(0.1, ...sweep.curves.flatMap((entry) => entry.entropy));
   const angle = Number(byId("rotation").value);
@@ -233,14 +235,20 @@ function requestCurve() {
       for (const id of ["x", "x-value"]) Object.assign(byId(id), { min: low, max: high });
       byId("x").step = (high - low) / 400;
       curve.set({ ...answer, chosen: null });
-      // Where the members part most: there the trajectory has something to tell.
-      chooseX(answer.x[answer.std.indexOf(Math.max(...answer.std))]);
+      chooseX(widest(answer));
     },
     (error) => {
       curve.set(null);
       say("curve-message", error.message);
     },
   );
+}
+
+// Where the members part most, between the training points if they are known: there the trajectory has something to tell.
+function widest({ x, std, points }) {
+  const [low, high] = points ? [Math.min(...points.x), Math.max(...points.x)] : [-Infinity, Infinity];
+  const inside = std.map((value, m) => (x[m] >= low && x[m] <= high ? value : -1));
+  return x[inside.indexOf(Math.max(...inside))];
 }
 
 function numbers() {
@@ -345,7 +353,9 @@ function chooseModel(name) {
   byId("vector-input").hidden = image;
   byId("scalar-input").hidden = byId("curve-card").hidden = !isScalar(model) || classes;
   byId("numbers-form").hidden = isScalar(model) && !classes;
-  byId("class-cards").hidden = !classes;
+  byId("class-row").hidden = byId("entropy-card").hidden = !classes;
+  byId("answer-row").className = classes ? "pair" : isScalar(model) ? "pair regression" : "pair alone";
+  byId("class-row").classList.toggle("alone", !image);
   byId("sweep-card").hidden = !image;
   trajectory.set(null);
   curve.set(null);

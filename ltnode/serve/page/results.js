@@ -21,10 +21,9 @@ export class Colours {
     this.slots = new Map();
   }
 
-  update(probs, trajectory) {
-    const peak = (label) => (trajectory ? Math.max(...trajectory.map((row) => row[label])) : 0);
+  update(probs) {
     const order = probs.map((_, label) => label).sort((a, b) => probs[b] - probs[a]);
-    const leading = order.slice(0, SLOTS).filter((label, rank) => rank === 0 || Math.max(probs[label], peak(label)) >= 0.02);
+    const leading = order.slice(0, SLOTS).filter((label, rank) => rank < SLOTS - 1 || probs[label] >= 0.005);
     for (const label of [...this.slots.keys()]) if (!leading.includes(label)) this.slots.delete(label);
     const free = [...Array(SLOTS).keys()].filter((slot) => ![...this.slots.values()].includes(slot));
     for (const label of leading) if (!this.slots.has(label)) this.slots.set(label, free.shift());
@@ -71,13 +70,13 @@ export function showFacts(host, answer, model) {
   const { prediction: row } = answer;
   const facts = [];
   if (row.task === "regression") {
-    facts.push(["model std", fixed(row.std), "spread of the end-times' predictions"], ["noise std", fixed(row.noise_std), "noise of the observations, as learnt"]);
+    facts.push(["model std", fixed(row.std), "spread over the end-times"], ["noise std", fixed(row.noise_std), "of the observations"]);
   } else {
     facts.push(["entropy", fixed(row.entropy), `nats, at most ${fixed(Math.log(model.classes.length), 2)}`]);
   }
   if (row.end_time) {
     const [low, middle, high] = row.end_time;
-    facts.push(["end-time T", middle.toFixed(2), low === high ? "fixed" : `90 % in ${low.toFixed(2)} to ${high.toFixed(2)}`]);
+    facts.push(["end-time T", middle.toFixed(2), low === high ? "fixed" : `median; 90 % in ${low.toFixed(2)} to ${high.toFixed(2)}`]);
   }
   if (answer.evaluations !== undefined) {
     const count = answer.times?.length;

@@ -2,8 +2,6 @@
 
 import { areaPath, bottomAxis, leftAxis, linear, linePath, spread, svg, valueAt } from "./plot.js";
 
-const GUTTER = { wide: 128, narrow: 92 };
-
 const shorten = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
 // data: {t, series: [{name, values, slot}], average: [{name, slot, value}], range, posterior, times, window, unit}
@@ -11,10 +9,11 @@ const shorten = (text, length) => (text.length > length ? `${text.slice(0, lengt
 export function drawTrajectory(width, height, data) {
   const narrow = width < 480;
   const left = 38;
-  const right = width - (narrow ? GUTTER.narrow : GUTTER.wide);
+  const names = data.average.map((entry) => shorten(entry.name, narrow ? 7 : 11));
+  const right = width - 64 - 7.4 * Math.max(1, ...names.map((name) => name.length));
+  const top = 22;
   const bottom = height - 22;
-  const share = data.posterior ? (bottom - 8) * 0.24 : 0;
-  const top = 10;
+  const share = data.posterior ? (bottom - top) * 0.25 : 0;
   const floor = bottom - share - (data.posterior ? 12 : 0);
   const end = Math.max(data.t[data.t.length - 1], ...data.times);
   const x = linear([0, end], [left, right]);
@@ -23,7 +22,7 @@ export function drawTrajectory(width, height, data) {
 
   if (data.window && end > data.window * 1.001) {
     nodes.push(svg("rect", { class: "beyond", x: x(data.window), y: top, width: x(end) - x(data.window), height: bottom - top }));
-    nodes.push(svg("text", { class: "tiny", x: x(data.window) + 5, y: top + 10 }, narrow ? "beyond training" : "beyond the training window"));
+    nodes.push(svg("text", { class: "tiny", x: x(data.window) + 5, y: top + 12 }, narrow ? "beyond training" : "beyond the training window"));
   }
 
   if (data.posterior) {
@@ -41,7 +40,7 @@ export function drawTrajectory(width, height, data) {
     times.append(svg("line", { class: "tick", x1: x(time), x2: x(time), y1: bottom - 7, y2: bottom }));
   }
   nodes.push(times, bottomAxis(x, bottom, { count: narrow ? 4 : 6, format: trim }));
-  nodes.push(svg("text", { class: "tiny", x: right + 8, y: bottom + 17 }, "time t"));
+  nodes.push(svg("text", { class: "tiny", x: right + 18, y: bottom + 17 }, "time t"));
 
   const muted = data.series.filter((series) => series.slot === null);
   const told = data.series.filter((series) => series.slot !== null);
@@ -54,6 +53,7 @@ export function drawTrajectory(width, height, data) {
     }
   }
 
+  nodes.push(svg("text", { class: "tiny", x: 2, y: 11 }, data.unit), svg("text", { class: "tiny", x: width, y: 11, "text-anchor": "end" }, "average"));
   // The gutter: the average over the end-times, at its height.
   const places = spread(data.average.map((entry) => y(entry.value)), 17, top + 4, floor - 2);
   for (const [m, entry] of data.average.entries()) {
@@ -61,7 +61,7 @@ export function drawTrajectory(width, height, data) {
     nodes.push(svg("path", { class: `leader s${entry.slot}`, d: `M${right + 9} ${spot}L${right + 19} ${places[m]}` }));
     nodes.push(svg("circle", { class: `mean s${entry.slot}`, cx: right + 6, cy: spot, r: 4 }));
     const label = svg("text", { class: "label", x: right + 22, y: places[m] + 4 });
-    label.append(svg("tspan", { class: "label-name" }, shorten(entry.name, narrow ? 7 : 11)), ` ${entry.text}`);
+    label.append(svg("tspan", { class: "label-name" }, names[m]), ` ${entry.text}`);
     nodes.push(label);
   }
   return { nodes, x, stops: data.t, top, bottom };
