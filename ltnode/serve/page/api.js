@@ -39,43 +39,55 @@ export const get = (path, signal) => answer(path, { signal, headers });
 export const post = (path, body, signal) =>
   answer(path, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 
-// A line of requests of which only the latest counts: a new one aborts the one before, and a late answer is dropped.
+// Requests of which the newest counts. At most one is under way: the server would work off the others for nothing.
+// A request about another subject (model, image) aborts the one under way; one about the same subject (a slider moves on)
+// waits for it, so that the page follows the hand.
 export class Latest {
   constructor({ wait, onBusy }) {
-    this.wait = wait;
-    this.onBusy = onBusy;
-    this.controller = null;
-    this.timer = 0;
+    Object.assign(this, { wait, onBusy, active: null, next: null, timer: 0 });
   }
 
-  run(request, onAnswer, onError, wait = this.wait) {
-    this.cancel();
-    const controller = new AbortController();
-    this.controller = controller;
+  run(subject, request, onAnswer, onError, wait = this.wait) {
+    if (this.active && this.active.subject !== subject) this.abort();
+    clearTimeout(this.timer);
+    this.next = { subject, request, onAnswer, onError, controller: new AbortController() };
     this.onBusy?.(true);
-    this.timer = setTimeout(async () => {
-      try {
-        const value = await request(controller.signal);
-        if (this.controller === controller) onAnswer(value);
-      } catch (error) {
-        if (this.controller !== controller || error.name === "AbortError") return;
-        if (!(error instanceof ApiError)) throw error;
-        onError(error);
-      } finally {
-        if (this.controller === controller) {
-          this.controller = null;
-          this.onBusy?.(false);
-        }
-      }
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      if (!this.active) this.start();
     }, wait);
+  }
+
+  async start() {
+    const job = this.next;
+    Object.assign(this, { active: job, next: null });
+    try {
+      const value = await job.request(job.controller.signal);
+      if (this.active === job) job.onAnswer(value);
+    } catch (error) {
+      if (this.active !== job || error.name === "AbortError") return;
+      if (!(error instanceof ApiError)) throw error;
+      // What the newer request is about is not known to be wrong.
+      if (!this.next) job.onError(error);
+    } finally {
+      if (this.active === job) {
+        this.active = null;
+        if (!this.next) this.onBusy?.(false);
+        else if (!this.timer) this.start();
+      }
+    }
+  }
+
+  abort() {
+    const job = this.active;
+    this.active = null;
+    job?.controller.abort();
   }
 
   cancel() {
     clearTimeout(this.timer);
-    if (this.controller) {
-      this.controller.abort();
-      this.controller = null;
-      this.onBusy?.(false);
-    }
+    Object.assign(this, { timer: 0, next: null });
+    this.abort();
+    this.onBusy?.(false);
   }
 }

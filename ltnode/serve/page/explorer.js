@@ -13,14 +13,20 @@ const ANGLES = Array.from({ length: 19 }, (_, m) => 10 * m);
 const CHANGES = ["rotation", "noise", "epsilon"];
 
 const byId = (id) => document.getElementById(id);
-const state = { models: [], model: null, source: "samples", x: null, sweep: null };
+const state = { models: [], model: null, source: "samples", x: null, sweep: null, sweepWanted: false };
 const colours = new Colours();
 
 const say = (id, words) => {
   const host = byId(id);
   host.hidden = !words;
-  host.textContent = words ?? "";
+  host.textContent = words ? sentence(words) : "";
 };
+
+// A reason of the server as a sentence; names of models keep their small letters.
+function sentence(words) {
+  const named = state.models.some((model) => words.startsWith(model.name));
+  return `${named ? words[0] : words[0].toUpperCase()}${words.slice(1)}${/[.?!]$/.test(words) ? "" : "."}`;
+}
 
 // ---- plots
 
@@ -45,7 +51,7 @@ const busy = (on) => {
 };
 const lines = {
   trajectory: new Latest({ wait: 60, onBusy: busy }),
-  sweep: new Latest({ wait: 150, onBusy: (on) => byId("sweep-card").setAttribute("aria-busy", String(on)) }),
+  sweep: new Latest({ wait: 200, onBusy: (on) => byId("sweep-card").setAttribute("aria-busy", String(on)) }),
   curve: new Latest({ wait: 0 }),
 };
 
@@ -71,14 +77,21 @@ function refresh({ sweep = true, wait } = {}) {
   }
   const image = model.kind === "image";
   const body = { model: model.name, ...given, points: POINTS, samples: END_TIMES, ...(image ? { change: changes() } : {}) };
+  const subject = JSON.stringify([model.name, state.source, given.sample, upload.count]);
+  if (sweep) lines.sweep.cancel();
+  state.sweepWanted ||= sweep && image && model.task === "classification";
   lines.trajectory.run(
+    subject,
     (signal) => post("api/trajectory", body, signal).catch((error) => withoutTrajectory(error, body, signal)),
-    (answer) => show(answer),
-    (error) => refused(error),
+    (answer) => {
+      show(answer);
+      // The larger question waits for the smaller one, and for a hand that is still drawing.
+      if (state.sweepWanted && !lines.trajectory.next) requestSweep(subject, given);
+      else moveSweepMark();
+    },
+    refused,
     wait,
   );
-  if (sweep && image && model.task === "classification") requestSweep(given);
-  else moveSweepMark();
 }
 
 // Models without an end-time have no trajectory, but they do predict.
@@ -142,6 +155,7 @@ function plotTrajectory(answer, parts) {
 
 function refused(error) {
   say("input-message", error.message);
+  lines.sweep.cancel();
   waiting();
 }
 
@@ -164,11 +178,13 @@ function partner(model) {
   return same.find(wanted) ?? null;
 }
 
-function requestSweep(given) {
+function requestSweep(subject, given) {
   const { model } = state;
+  state.sweepWanted = false;
   const other = partner(model);
   const names = [model.name, ...(other ? [other.name] : [])];
   lines.sweep.run(
+    subject,
     (signal) => post("api/sweep", { models: names, ...given, angles: ANGLES, samples: END_TIMES }, signal),
     (answer) => {
       say("sweep-message", null);
@@ -228,6 +244,7 @@ function chooseX(x) {
 function requestCurve() {
   const { model } = state;
   lines.curve.run(
+    model.name,
     (signal) => get(`api/curve?model=${encodeURIComponent(model.name)}&points=200`, signal),
     (answer) => {
       say("curve-message", null);
@@ -341,7 +358,7 @@ function chooseModel(name) {
   const model = state.models.find((entry) => entry.name === name) ?? state.models[0];
   const before = state.model;
   for (const line of Object.values(lines)) line.cancel();
-  Object.assign(state, { model, sweep: null });
+  Object.assign(state, { model, sweep: null, sweepWanted: false });
   byId("model").value = model.name;
   byId("about").textContent = about(model);
   byId("trajectory-caption").textContent = caption(model);

@@ -175,7 +175,7 @@ export class Pad {
     small.scale(scale, scale);
     small.drawImage(large.canvas, 0, 0);
     const data = small.getImageData(0, 0, columns, rows).data;
-    return Array.from({ length: rows }, (_, m) => Array.from({ length: columns }, (_, n) => data[4 * (m * columns + n)]));
+    return Array.from({ length: rows }, (_, m) => Array.from({ length: columns }, (_, n) => Number((data[4 * (m * columns + n)] / 255).toFixed(4))));
   }
 
   request(shape) {
@@ -201,7 +201,7 @@ function extent(data, size) {
 
 export class Upload {
   constructor({ input, drop, name }, onChoose, onRefuse) {
-    Object.assign(this, { name, onChoose, onRefuse, encoded: null });
+    Object.assign(this, { name, onChoose, onRefuse, encoded: null, count: 0 });
     input.addEventListener("change", () => {
       this.take(input.files[0]);
       input.value = ""; // the same file again is a choice, too
@@ -220,6 +220,7 @@ export class Upload {
 
   async take(file) {
     if (!file) return;
+    this.count += 1;
     this.name.textContent = file.name;
     if (file.size > LARGEST_FILE) {
       this.encoded = null;

@@ -12,6 +12,7 @@ export function element(name, attributes = {}, ...children) {
 
 export const fixed = (value, digits = 3) => (Math.abs(value) < 0.5 * 10 ** -digits ? 0 : value).toFixed(digits);
 const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.0005 ? 2 : 1)} %`;
+const share = (value) => `${Number((100 * value).toPrecision(4))} %`;
 
 const SLOTS = 4;
 
@@ -53,7 +54,7 @@ export function showVerdict(host, row, model) {
     flags.append(row.ood ? badge("warn", "▲", "Out of distribution") : badge("good", "●", "In distribution"));
   }
   if (row.abstain !== null && row.abstain !== undefined) {
-    flags.append(row.abstain ? badge("warn", "◆", "Abstains: too uncertain") : badge("good", "✓", "Answers"));
+    flags.append(row.abstain ? badge("warn", "◆", "Abstains") : badge("good", "✓", "Answers"));
   }
   host.replaceChildren(
     element("p", { class: "big" }, row.name),
@@ -155,14 +156,20 @@ export function showFlags(host, row, model) {
         "li",
         { id: "flag-abstain" },
         element("strong", {}, row.abstain ? "Abstains. " : "Answers. "),
-        `Entropy ${fixed(row.entropy)} is ${row.abstain ? "above" : "not above"} ${fixed(point.entropy_threshold)}, which answers ${percent(point.coverage)} of ${point.data}.`,
+        `Entropy ${fixed(row.entropy)} ${row.abstain ? "exceeds" : "is within"} the limit ${fixed(point.entropy_threshold)}, ${row.abstain ? `within which ${share(point.coverage)} of familiar inputs stay` : `as for ${share(point.coverage)} of familiar inputs`}.`,
       ),
       element(
         "li",
         { id: "flag-ood" },
         element("strong", {}, row.ood ? "Out of distribution. " : "In distribution. "),
-        `The ${score} ${fixed(row.ood_score)} is ${row.ood ? "below" : "not below"} ${fixed(point.ood_threshold)}, which accepts ${percent(point.ood_keeps)} of them.`,
+        `The ${score} ${fixed(row.ood_score)} ${row.ood ? "is below" : "reaches"} the limit ${fixed(point.ood_threshold)}, ${row.ood ? `which ${share(point.ood_keeps)} of familiar inputs reach` : `as for ${share(point.ood_keeps)} of familiar inputs`}.`,
       ),
+    ),
+    element(
+      "details",
+      {},
+      element("summary", {}, "How the thresholds were chosen"),
+      element("p", { class: "hint" }, `On ${point.data}. The answer is right for ${percent(point.accuracy)} of them, for ${percent(point.accuracy_kept)} of those it does not abstain from.`),
     ),
   );
 }

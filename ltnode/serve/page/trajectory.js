@@ -22,7 +22,7 @@ export function drawTrajectory(width, height, data) {
 
   if (data.window && end > data.window * 1.001) {
     nodes.push(svg("rect", { class: "beyond", x: x(data.window), y: top, width: x(end) - x(data.window), height: bottom - top }));
-    nodes.push(svg("text", { class: "tiny", x: x(data.window) + 5, y: top + 12 }, narrow ? "beyond training" : "beyond the training window"));
+    nodes.push(svg("text", { class: "tiny", x: right - 5, y: bottom - share + 10, "text-anchor": "end" }, "beyond the training window"));
   }
 
   if (data.posterior) {
