@@ -60,7 +60,7 @@ class Batcher:
     def __init__(
         self,
         max_batch: int,
-        max_wait_s: float,
+        max_wait_s: int | float,
         max_queue: int,
         observe: Callable[[Hashable, int, int], None] = lambda key, inputs, jobs: None,
         ready: Callable[[], None] = lambda: None,
@@ -80,7 +80,7 @@ class Batcher:
             self._thread = threading.Thread(target=self._run, name="ltnode-models", daemon=True)
         self._thread.start()
 
-    def stop(self, timeout_s: float | None = None) -> None:
+    def stop(self, timeout_s: int | float | None = None) -> None:
         """Take no more jobs, finish those accepted, end the thread."""
         with self._changed:
             self._stopping = True
@@ -91,7 +91,7 @@ class Batcher:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def submit(self, key: Hashable | None, work: Work, payload: Any, size: int, seconds: float) -> Future[Any]:
+    def submit(self, key: Hashable | None, work: Work, payload: Any, size: int, seconds: int | float) -> Future[Any]:
         """Queue a job.
 
         Args:

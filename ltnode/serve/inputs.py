@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
@@ -21,6 +22,7 @@ from ltnode.serve.schemas import OneInput
 from ltnode.typing import Float, Tensor
 
 _MOST_KEYS = 32
+_LARGEST = float(np.finfo(np.float32).max)
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
@@ -136,14 +138,14 @@ def _one_array(value: Any, trained: TrainedModel, notes: list[str], place: str) 
         numbers = np.array(flat, dtype=np.float64)
     except OverflowError:
         numbers = np.array([np.inf])
-    if not np.isfinite(numbers).all():
+    if not (np.abs(numbers) <= _LARGEST).all():
         raise InputError(f"{place} holds numbers that are not finite or too large")
     if trained.is_image:
         numbers = _unit_pixels(numbers, notes, place)
     return torch.from_numpy(numbers.astype(np.float32)).reshape(shape)
 
 
-def _unit_pixels(numbers: np.ndarray[Any, Any], notes: list[str], place: str) -> np.ndarray[Any, Any]:
+def _unit_pixels(numbers: NDArray[np.floating[Any]], notes: list[str], place: str) -> NDArray[np.floating[Any]]:
     low, high = float(numbers.min()), float(numbers.max())
     if low >= 0 and high <= 1:
         return numbers

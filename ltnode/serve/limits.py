@@ -36,9 +36,9 @@ class Limits:
     angles: int = 61
     models: int = 8
     max_batch: int = 64
-    max_wait_ms: float = 4.0
+    max_wait_ms: int | float = 4.0
     max_queue: int = 256
-    seconds: float = 30.0
+    seconds: int | float = 30.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

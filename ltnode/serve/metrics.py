@@ -22,7 +22,7 @@ class Counter:
         self._values: defaultdict[tuple[str, ...], float] = defaultdict(float)
         self._lock = threading.Lock()
 
-    def add(self, *labels: str, amount: float = 1.0) -> None:
+    def add(self, *labels: str, amount: int | float = 1.0) -> None:
         """Add to the count of these label values."""
         with self._lock:
             self._values[labels] += amount
@@ -43,13 +43,13 @@ class Counter:
 class Histogram:
     """How often values fell below each of some bounds, per combination of labels."""
 
-    def __init__(self, name: str, text: str, bounds: Sequence[float], labels: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, text: str, bounds: Sequence[int | float], labels: tuple[str, ...] = ()) -> None:
         self.name, self.text, self.bounds, self.labels = name, text, tuple(bounds), labels
         self._counts: dict[tuple[str, ...], list[int]] = {}
         self._sums: defaultdict[tuple[str, ...], float] = defaultdict(float)
         self._lock = threading.Lock()
 
-    def observe(self, value: float, *labels: str) -> None:
+    def observe(self, value: int | float, *labels: str) -> None:
         """Note one value."""
         with self._lock:
             counts = self._counts.setdefault(labels, [0] * (len(self.bounds) + 1))
@@ -74,7 +74,7 @@ class Histogram:
 class Gauge:
     """A value that is read when it is asked for."""
 
-    def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def __init__(self, name: str, text: str, read: Callable[[], int | float]) -> None:
         self.name, self.text, self.read = name, text, read
 
     def lines(self) -> list[str]:
@@ -85,7 +85,7 @@ class Gauge:
 class Metrics:
     """Everything that /metrics shows."""
 
-    def __init__(self, queue_length: Callable[[], float]) -> None:
+    def __init__(self, queue_length: Callable[[], int | float]) -> None:
         self.requests = Counter("ltnode_requests_total", "Requests answered.", ("method", "path", "status"))
         self.latency = Histogram("ltnode_request_seconds", "From the request to its answer.", LATENCY_SECONDS, ("path",))
         self.batches = Histogram("ltnode_batch_inputs", "Inputs of one pass through a model.", BATCH_SIZES, ("model",))
@@ -115,7 +115,7 @@ def resident_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _number(value: float) -> str:
+def _number(value: int | float) -> str:
     if value == float("inf"):
         return "+Inf"
     return str(int(value)) if value == int(value) else repr(float(value))

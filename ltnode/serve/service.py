@@ -12,6 +12,7 @@ import torch
 
 from ltnode.errors import InputError, unknown_name
 from ltnode.inference import PredictionRow, TrainedModel
+from ltnode.models import LatentTimeODE
 from ltnode.serve.batching import Batcher
 from ltnode.serve.failures import ApiError
 from ltnode.serve.limits import Limits
@@ -106,7 +107,9 @@ class Service:
         def one_pass(inputs: Sequence[Tensor]) -> list[Answer]:
             return predict_together(trained, inputs, samples)
 
-        future = self.batcher.submit((trained.name, samples), one_pass, x, x.shape[0], self.limits.seconds)
+        # Other models draw noise by position in the batch: an answer would depend on who else asks.
+        key = (trained.name, samples) if isinstance(trained.model, LatentTimeODE) else None
+        future = self.batcher.submit(key, one_pass, x, x.shape[0], self.limits.seconds)
         return await asyncio.wrap_future(future)
 
     async def alone(self, work: Callable[[], Result]) -> Result:

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server needs the extra serve")
+
+from serving import classifier, line
+
+from ltnode.inference import TrainedModel
+from ltnode.serve import Limits, create_app
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Starlette announces another client library
+    from starlette.testclient import TestClient
+
+
+@pytest.fixture(scope="session")
+def trained() -> dict[str, TrainedModel]:
+    """Models by name: LT-NODE, NODE, ALT-NODE, an SDE-Net on 28x28 images, and a 1-D regression model."""
+    found = [
+        classifier("lt"),
+        classifier("node", "node", point=None),
+        classifier("alt", "alt-node"),
+        classifier("sde", "sde-net"),
+        line(),
+    ]
+    return {model.name: model for model in found}
+
+
+@pytest.fixture(scope="session")
+def app(trained: dict[str, TrainedModel]) -> Any:
+    return create_app(list(trained.values()), Limits(images=16))
+
+
+@pytest.fixture(scope="session")
+def client(app: Any) -> Iterator[TestClient]:
+    """A client of an application that runs for all tests; it must never raise what the server did not catch."""
+    with TestClient(app, raise_server_exceptions=False) as started:
+        yield started

@@ -1,0 +1,77 @@
+"""What the tests of the server share: small untrained models with informative outputs, and ways to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import httpx
+import torch
+
+import ltnode
+from ltnode.data.augment import Normalisation
+from ltnode.inference import OperatingPoint, TrainedModel
+
+PIXELS = Normalisation((0.1307,), (0.3081,))
+POINT = OperatingPoint(
+    coverage=0.95,
+    entropy_threshold=1.5,
+    ood_score="max_probability",
+    ood_threshold=0.3,
+    ood_keeps=0.95,
+    n=100,
+    data="invented for the tests",
+    accuracy=0.9,
+    accuracy_kept=0.95,
+)
+
+
+def images(n: int, seed: int = 0) -> torch.Tensor:
+    """Blurred random pixels in [0, 1], (n, 1, 28, 28)."""
+    noise = torch.rand(n, 1, 7, 7, generator=torch.Generator().manual_seed(seed))
+    return torch.nn.functional.interpolate(noise, size=(28, 28), mode="bilinear").clamp(0, 1)
+
+
+def classifier(name: str, kind: str = "lt-node", point: OperatingPoint | None = POINT) -> TrainedModel:
+    """A narrow classifier of 28x28 images whose head is scaled up until its classes differ."""
+    model = ltnode.build(kind, "mnist", seed=0, width=8)
+    x = PIXELS.apply(images(32, seed=9))
+    model.finish_training(x, torch.zeros(32, dtype=torch.long))
+    head = next(m for m in model.modules() if isinstance(m, torch.nn.Linear) and m.out_features == 10)
+    with torch.no_grad():
+        head.weight.mul_(3000)
+        head.bias.sub_(model.predict(x).outputs.mean((0, 1)))
+    names = tuple(str(digit) for digit in range(10))
+    return TrainedModel(name, None, model.eval(), (1, 28, 28), "classification", names, PIXELS, point, "mnist")
+
+
+def line(name: str = "line") -> TrainedModel:
+    """A 1-D regression model."""
+    model = ltnode.build("lt-node", "synthetic", seed=0, width=8)
+    x = torch.linspace(-1, 1, 32)[:, None]
+    model.finish_training(x, torch.cos(4 * x))
+    return TrainedModel(name, None, model.eval(), (1,), "regression", (), None, None, "synthetic")
+
+
+def asked(app: Any, requests: Sequence[Callable[[httpx.AsyncClient], Awaitable[Any]]]) -> list[Any]:
+    """Answers of an application to requests that are under way at the same time."""
+
+    async def run() -> list[Any]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+            return await asyncio.gather(*(request(client) for request in requests))
+
+    return asyncio.run(run())
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-5) -> bool:
+    """Whether two JSON values agree, numbers to a tolerance relative to 1 or to their size where that is larger."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(close(a[key], b[key], tolerance) for key in a)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
+    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
+        return bool(a == b)
+    return math.isclose(a, b, rel_tol=tolerance, abs_tol=tolerance)
