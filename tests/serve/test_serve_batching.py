@@ -1,0 +1,222 @@
+"""The queue: requests share passes, answers do not change, nothing waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from serving import asked, close, images
+
+from ltnode.inference import TrainedModel
+from ltnode.serve import Limits, create_app
+from ltnode.serve.batching import Batcher, QueueFullError, StoppedError, TooLateError
+from ltnode.serve.service import predict_together
+
+
+def batches_of(app: Any, model: str) -> tuple[int, int]:
+    """Passes and inputs so far, as /metrics counts them."""
+    lines = app.state.service.metrics.text().splitlines()
+    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    label = f'{{model="{model}"}}'
+    return int(values.get(f"ltnode_batch_inputs_count{label}", 0)), int(values.get(f"ltnode_batch_inputs_sum{label}", 0))
+
+
+def predict_request(model: str, raw: torch.Tensor, **more: Any) -> Any:
+    async def request(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/api/predict", json={"model": model, "inputs": raw.double().tolist(), **more})
+
+    return request
+
+
+def starting(app: Any, waiting: int) -> Any:
+    """A request that starts the worker once so many others wait."""
+
+    async def start(client: httpx.AsyncClient) -> None:
+        for _ in range(500):
+            if len(app.state.service.batcher) >= waiting:
+                break
+            await asyncio.sleep(0.01)
+        app.state.service.start()
+
+    return start
+
+
+@pytest.mark.parametrize("name", ["lt", "alt"])
+def test_requests_share_a_pass_and_keep_their_answers(trained: dict[str, TrainedModel], name: str):
+    """16 waiting requests make one pass of 16 inputs; each answer is that of the input alone, to 1e-5 (float32 sums)."""
+    app = create_app([trained[name]])
+    raw = images(16, seed=2)
+    answers = asked(app, [predict_request(name, one[None]) for one in raw] + [starting(app, 16)])
+    app.state.service.stop()
+    assert batches_of(app, name) == (1, 16)
+    for one, answer in zip(raw, answers, strict=False):
+        alone = trained[name].rows(one[None])[0].to_json()
+        assert close(answer.json()["predictions"], [json.loads(json.dumps(alone))])
+
+
+def test_a_pass_is_never_larger_than_max_batch(trained: dict[str, TrainedModel]):
+    app = create_app([trained["lt"]], Limits(max_batch=4))
+    asked(app, [predict_request("lt", one[None]) for one in images(10)] + [starting(app, 10)])
+    app.state.service.stop()
+    assert batches_of(app, "lt") == (3, 10)
+
+
+def test_only_like_requests_share(trained: dict[str, TrainedModel]):
+    """Another model or number of samples makes another pass; an SDE-Net, whose noise goes by position, shares with nobody."""
+    app = create_app([trained["lt"], trained["node"], trained["sde"]])
+    raw = images(1)
+    requests = [predict_request("lt", raw), predict_request("node", raw), predict_request("lt", raw, samples=3)]
+    requests += [predict_request("lt", raw), predict_request("sde", raw), predict_request("sde", raw)]
+    answers = asked(app, [*requests, starting(app, 6)])[:6]
+    app.state.service.stop()
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert batches_of(app, "lt") == (2, 3)
+    assert batches_of(app, "node") == (1, 1)
+    assert answers[4].json() == answers[5].json()
+
+
+def test_over_the_limit_the_answer_is_503_at_once(trained: dict[str, TrainedModel]):
+    """While the worker stands still, three wait and twenty are refused within a second; then the three are answered."""
+    app = create_app([trained["lt"]], Limits(max_queue=3))
+    raw = images(1)
+    took: list[float] = []
+
+    async def late(client: httpx.AsyncClient) -> httpx.Response:
+        while len(app.state.service.batcher) < 3:
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        answer = await predict_request("lt", raw)(client)
+        took.append(time.monotonic() - began)
+        if len(took) == 20:
+            app.state.service.start()
+        return answer
+
+    answers = asked(app, [predict_request("lt", raw)] * 3 + [late] * 20)
+    app.state.service.stop()
+    assert [answer.status_code for answer in answers] == [200] * 3 + [503] * 20
+    assert max(took) < 1.0
+    assert answers[-1].headers["retry-after"] == "1"
+    assert answers[-1].json()["error"]["code"] == "queue_full"
+
+
+def test_a_request_that_waits_too_long_is_answered_504(trained: dict[str, TrainedModel]):
+    """With a worker that never comes, after the limit of 0.3 s; the job left behind is not worked on later."""
+    app = create_app([trained["lt"]], Limits(seconds=0.3))
+    began = time.monotonic()
+    (answer,) = asked(app, [predict_request("lt", images(1))])
+    assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
+    assert time.monotonic() - began < 5
+    app.state.service.start()
+    app.state.service.stop()
+    assert batches_of(app, "lt") == (0, 0)
+
+
+def test_an_application_that_stops_takes_nothing_new(trained: dict[str, TrainedModel]):
+    app = create_app([trained["lt"]])
+    app.state.service.start()
+    app.state.service.stop()
+    (answer,) = asked(app, [predict_request("lt", images(1))])
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "stopping"
+
+
+def test_a_pass_splits_its_rows_by_request(trained: dict[str, TrainedModel]):
+    lt = trained["lt"]
+    x = lt.prepare(images(6))
+    answers = predict_together(lt, [x[:1], x[1:4], x[4:]], 5)
+    assert [len(answer.rows) for answer in answers] == [1, 3, 2]
+    assert [row for answer in answers for row in answer.rows] == lt.rows_of(lt.predict_inputs(x, 5), x)
+
+
+# -- the queue alone -----------------------------------------------------------------------------------------------------
+
+
+def double(values: Sequence[int]) -> list[int]:
+    return [2 * value for value in values]
+
+
+def test_jobs_of_other_keys_keep_their_turn():
+    """Of the jobs a b a c b a, the passes are aaa, bb, c: whoever is oldest goes first, and like ones come along."""
+    seen: list[list[Any]] = []
+    queue = Batcher(8, 0.0, 100)
+    futures = [queue.submit(key, lambda values: seen.append(list(values)) or list(values), key, 1, 10) for key in "abacba"]
+    queue.start()
+    assert [future.result(5) for future in futures] == list("abacba")
+    queue.stop()
+    assert seen == [list("aaa"), list("bb"), list("c")]
+
+
+def test_one_bad_job_does_not_spoil_the_others():
+    def work(values: Sequence[int]) -> list[float]:
+        return [1 / value for value in values]
+
+    queue = Batcher(8, 0.0, 100)
+    futures = [queue.submit("k", work, value, 1, 10) for value in (1, 0, 2)]
+    queue.start()
+    assert futures[0].result(5) == 1 and futures[2].result(5) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        futures[1].result(5)
+    assert queue.submit("k", work, 4, 1, 10).result(5) == 0.25
+    queue.stop()
+
+
+def test_work_with_too_few_results_is_an_error_and_the_worker_lives():
+    queue = Batcher(8, 0.0, 100)
+    queue.start()
+    with pytest.raises(ValueError, match="zip"):
+        queue.submit("k", lambda values: [], 1, 1, 10).result(5)
+    assert queue.submit("k", double, 1, 1, 10).result(5) == 2
+    queue.stop()
+
+
+def test_stopping_finishes_what_was_accepted():
+    queue = Batcher(1, 0.0, 100)
+    futures = [queue.submit("k", double, n, 1, 10) for n in range(20)]
+    queue.start()
+    queue.stop()
+    assert [future.result(0) for future in futures] == [2 * n for n in range(20)]
+    with pytest.raises(StoppedError):
+        queue.submit("k", double, 1, 1, 10)
+
+
+def test_cancelled_and_late_jobs_are_not_worked_on():
+    queue = Batcher(8, 0.0, 3)
+    worked: list[int] = []
+
+    def work(values: Sequence[int]) -> Sequence[int]:
+        worked.extend(values)
+        return values
+
+    left, late, good = queue.submit("k", work, 1, 1, 10), queue.submit("k", work, 2, 1, -1), queue.submit("k", work, 3, 1, 10)
+    with pytest.raises(QueueFullError, match="3 requests"):
+        queue.submit("k", work, 4, 1, 10)
+    left.cancel()
+    queue.start()
+    assert good.result(5) == 3
+    with pytest.raises(TooLateError):
+        late.result(5)
+    with pytest.raises(CancelledError):
+        left.result(5)
+    queue.stop()
+    assert worked == [3]
+
+
+def test_a_first_job_waits_for_others_but_not_for_long():
+    """Two jobs 50 ms apart share a pass under a wait of 5 s that a full pass (2 inputs) ends at once."""
+    sizes: list[int] = []
+    queue = Batcher(2, 5.0, 100, observe=lambda key, inputs, jobs: sizes.append(inputs))
+    queue.start()
+    began = time.monotonic()
+    first = queue.submit("k", double, 1, 1, 10)
+    threading.Timer(0.05, lambda: queue.submit("k", double, 2, 1, 10)).start()
+    assert first.result(5) == 2
+    assert time.monotonic() - began < 4
+    queue.stop()
+    assert sizes == [2]

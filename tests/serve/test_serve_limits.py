@@ -1,0 +1,276 @@
+"""Limits, token, headers and metrics: each refuses what it should, with a reason, and lets the rest through."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import logging
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from serving import asked, images
+
+from ltnode.inference import TrainedModel
+from ltnode.serve import Limits, create_app
+from ltnode.serve.guard import SECURITY_HEADERS
+from ltnode.serve.metrics import Counter, Histogram
+
+TINY = Limits(images=2, samples=4, points=3, angles=2, models=1, body_bytes=40_000, pixels=900, held_bytes=60_000)
+IMAGE = images(1)[0].mul(255).round().int().tolist()
+
+
+@pytest.fixture(scope="module")
+def tiny(trained: dict[str, TrainedModel]) -> Any:
+    app = create_app(list(trained.values()), TINY)
+    app.state.service.start()
+    yield app
+    app.state.service.stop()
+
+
+def one(app: Any, method: str, path: str, **arguments: Any) -> httpx.Response:
+    async def request(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.request(method, path, **arguments)
+
+    return asked(app, [request])[0]
+
+
+def picture(width: int, height: int) -> bytes:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.new("L", (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed", "refused", "words"),
+    [
+        ("predict", {"inputs": [IMAGE] * 2}, {"inputs": [IMAGE] * 3}, "3 images are too many; this server allows at most 2"),
+        ("predict", {"inputs": [IMAGE], "samples": 4}, {"inputs": [IMAGE], "samples": 5}, "5 samples"),
+        ("trajectory", {"input": IMAGE, "points": 3, "samples": 4}, {"input": IMAGE, "points": 4, "samples": 4}, "4 points"),
+        ("trajectory", {"input": IMAGE, "points": 3, "samples": 4}, {"input": IMAGE, "points": 3, "samples": 5}, "5 samples"),
+        (
+            "predict",
+            {"images": [base64.b64encode(picture(30, 30)).decode()], "samples": 1},
+            {"images": [base64.b64encode(picture(30, 31)).decode()], "samples": 1},
+            "at most 900",
+        ),
+    ],
+)
+def test_each_limit_lets_its_value_pass_and_refuses_one_more(
+    tiny: Any, path: str, allowed: dict[str, Any], refused: dict[str, Any], words: str
+):
+    samples = {} if "samples" in allowed else {"samples": 4}
+    assert one(tiny, "POST", f"/api/{path}", json={"model": "lt", **samples, **allowed}).status_code == 200
+    answer = one(tiny, "POST", f"/api/{path}", json={"model": "lt", **samples, **refused})
+    assert answer.status_code == 422 and words in answer.json()["error"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"angles": [0, 1, 2]}, "3 angles"), ({"models": ["lt", "node"]}, "2 models"), ({"samples": 5}, "5 samples")],
+)
+def test_limits_of_a_sweep(tiny: Any, change: dict[str, Any], words: str):
+    body = {"models": ["lt"], "input": IMAGE, "angles": [0, 10], "samples": 4}
+    assert one(tiny, "POST", "/api/sweep", json=body).status_code == 200
+    answer = one(tiny, "POST", "/api/sweep", json={**body, **change})
+    assert answer.status_code == 422 and words in answer.json()["error"]["reason"]
+
+
+def test_limits_of_a_curve(tiny: Any):
+    query = {"model": "line", "points": 3, "samples": 4}
+    assert one(tiny, "GET", "/api/curve", params=query).status_code == 200
+    assert one(tiny, "GET", "/api/curve", params={**query, "points": 4}).status_code == 422
+    assert one(tiny, "GET", "/api/curve", params={**query, "samples": 5}).status_code == 422
+
+
+def test_a_body_is_refused_by_its_declared_length_and_while_it_arrives(tiny: Any):
+    """Declared: before a byte is read. In chunks of 10,000 without a length: after the fifth of a thousand."""
+    declared = one(tiny, "POST", "/api/predict", content=b" " * 40_001, headers={"content-type": "application/json"})
+    assert declared.status_code == 413 and "40,000 bytes" in declared.json()["error"]["reason"]
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(1000):
+            sent += 1
+            yield b" " * 10_000
+
+    streamed = one(tiny, "POST", "/api/predict", content=endless(), headers={"content-type": "application/json"})
+    assert streamed.status_code == 413
+    assert sent <= 6
+
+
+def test_all_bodies_together_are_bounded(tiny: Any):
+    """Three slow bodies of 30,000 bytes exceed the 60,000 that the server holds: at least one is told to come again."""
+
+    def slow() -> Any:
+        async def parts() -> AsyncIterator[bytes]:
+            for _ in range(10):
+                yield b" " * 3000
+                await asyncio.sleep(0.01)
+
+        async def request(client: httpx.AsyncClient) -> httpx.Response:
+            return await client.post("/api/predict", content=parts(), headers={"content-type": "application/json"})
+
+        return request
+
+    codes = [answer.status_code for answer in asked(tiny, [slow() for _ in range(3)])]
+    assert 503 in codes and set(codes) <= {400, 503}  # blanks alone are no JSON
+    assert one(tiny, "POST", "/api/predict", json={"model": "lt", "inputs": [IMAGE], "samples": 1}).status_code == 200
+
+
+def test_a_body_that_does_not_arrive_is_answered_408(trained: dict[str, TrainedModel]):
+    app = create_app([trained["lt"]], Limits(seconds=0.2))
+
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(30)
+
+    async def receive_slowly() -> list[dict[str, Any]]:
+        sent: list[dict[str, Any]] = []
+        body = stuck()
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": await anext(body), "more_body": True}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/api/predict",
+            "headers": headers,
+            "query_string": b"",
+            "http_version": "1.1",
+        }
+        await app(
+            {**scope, "scheme": "http", "server": ("test", 80), "root_path": "", "raw_path": b"/api/predict"}, receive, send
+        )
+        return sent
+
+    sent = asyncio.run(asyncio.wait_for(receive_slowly(), 10))
+    assert sent[0]["status"] in (408, 504)
+
+
+def test_the_token_guards_the_interface_and_nothing_else(trained: dict[str, TrainedModel]):
+    app = create_app([trained["lt"]], token="s3cret")
+    right = {"authorization": "Bearer s3cret"}
+    assert one(app, "GET", "/api/models", headers=right).status_code == 200
+    for wrong in (
+        {},
+        {"authorization": "Bearer s3cre"},
+        {"authorization": "Basic s3cret"},
+        {"authorization": "Bearer \xfe".encode("latin-1")},
+    ):
+        answer = one(app, "GET", "/api/models", headers=wrong)
+        assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+        assert "s3cret" not in answer.text
+    for path in ("/healthz", "/metrics", "/openapi.json", "/api/samples/digit-3.png"):
+        assert one(app, "GET", path).status_code == 200
+    assert one(app, "GET", "/openapi.json").json()["paths"]["/api/predict"]["post"]["security"] == [{"token": []}]
+    assert one(app, "GET", "/api/nothing").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/", "/api/models", "/nowhere", "/metrics"])
+def test_every_answer_carries_safe_headers(tiny: Any, path: str):
+    headers = one(tiny, "GET", path).headers
+    for name, value in SECURITY_HEADERS.items():
+        assert headers[name] == value
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("GET", "/nowhere", 404, "nothing at this path"),
+        ("GET", "/static/../app.py", 404, ""),
+        ("GET", "/static/%2e%2e/app.py", 404, ""),
+        ("GET", "/static/nothing.js", 404, ""),
+        ("GET", "/docs", 404, ""),
+        ("GET", "/api/samples/..%2f..%2fapp.png", 404, ""),
+        ("GET", "/api/samples/nothing.png", 404, "no sample"),
+        ("DELETE", "/api/predict", 405, "it takes POST"),
+        ("GET", "/api/predict", 405, "it takes POST"),
+        ("POST", "/api/models", 405, "it takes GET"),
+        ("POST", "/static/explorer.js", 405, ""),
+        ("GET", "/api/curve?points=many&model=line", 422, "points"),
+        ("POST", "/api/predict", 415, "application/json"),
+    ],
+)
+def test_wrong_paths_and_methods_are_answered_in_json(tiny: Any, method: str, path: str, status: int, words: str):
+    answer = one(tiny, method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()["error"]
+    assert set(error) == {"code", "reason"} and words in error["reason"]
+    if status == 405:
+        assert answer.headers["allow"]
+
+
+def test_no_traceback_reaches_a_client(trained: dict[str, TrainedModel], monkeypatch: pytest.MonkeyPatch, caplog: Any):
+    """An error nobody foresaw, in the worker and in a handler: 500 without a word of it; the log has it."""
+    app = create_app([trained["lt"]])
+    app.state.service.start()
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("secret detail")
+
+    with caplog.at_level(logging.ERROR, logger="ltnode.serve"):
+        monkeypatch.setattr("ltnode.serve.service.predict_together", broken)
+        in_worker = one(app, "POST", "/api/predict", json={"inputs": [IMAGE]})
+        monkeypatch.setattr("ltnode.serve.reader.parse", broken)
+        in_handler = one(app, "POST", "/api/predict", json={"inputs": [IMAGE]})
+    app.state.service.stop()
+    for answer in (in_worker, in_handler):
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal"
+        assert "secret" not in answer.text and "Traceback" not in answer.text
+    assert caplog.text.count("secret detail") >= 2
+
+
+def test_metrics_count_requests_by_route_and_status(trained: dict[str, TrainedModel]):
+    app = create_app([trained["lt"]])
+    app.state.service.start()
+    for _ in range(3):
+        one(app, "POST", "/api/predict", json={"inputs": [IMAGE]})
+    for n in range(20):
+        one(app, "GET", f"/made/up/{n}")
+    one(app, "POST", "/api/predict", json={})
+    text = one(app, "GET", "/metrics").text
+    app.state.service.stop()
+    assert 'ltnode_requests_total{method="POST",path="/api/predict",status="200"} 3' in text
+    assert 'ltnode_requests_total{method="POST",path="/api/predict",status="422"} 1' in text
+    assert 'ltnode_requests_total{method="GET",path="other",status="404"} 20' in text
+    assert "made" not in text
+    assert 'ltnode_request_seconds_count{path="/api/predict"} 4' in text
+    assert 'ltnode_batch_inputs_sum{model="lt"} 3' in text
+    assert "ltnode_queue_length 0" in text
+    memory = re.search(r"^process_resident_memory_bytes (\d+)$", text, re.MULTILINE)
+    assert memory and 10**7 < int(memory[1]) < 10**11
+
+
+def test_a_histogram_is_cumulative_and_a_label_is_escaped():
+    """The text format by hand: bounds include their value, +Inf holds everything; quotes and backslashes are escaped."""
+    histogram = Histogram("h", "Text.", (1, 2.5), ("who",))
+    for value in (1, 2, 2.5, 9):
+        histogram.observe(value, 'a"\\b')
+    assert histogram.lines() == [
+        "# HELP h Text.",
+        "# TYPE h histogram",
+        'h_bucket{who="a\\"\\\\b",le="1"} 1',
+        'h_bucket{who="a\\"\\\\b",le="2.5"} 3',
+        'h_bucket{who="a\\"\\\\b",le="+Inf"} 4',
+        'h_sum{who="a\\"\\\\b"} 14.5',
+        'h_count{who="a\\"\\\\b"} 4',
+    ]
+    counter = Counter("c", "Text.")
+    assert counter.lines()[-1] == "c 0"
+    counter.add()
+    assert counter.lines()[-1] == "c 1"
