@@ -68,11 +68,11 @@ def decode_image(
         raise InputError(f"image files hold 1 or 3 channels, but the network takes inputs of shape {shape}; give arrays instead")
     if not data:
         raise InputError("the file is empty")
-    _check_webp_canvas(data, max_pixels)
+    _check_webp_size(data, max_pixels)
     try:
         picture = Image.open(io.BytesIO(data), formats=formats)
     except UnidentifiedImageError:
-        raise InputError(f"this is no image in one of the formats {', '.join(formats)}; convert it to PNG first") from None
+        raise InputError(f"this is no image in one of the formats {', '.join(formats)}, or its header is damaged") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise InputError(_too_large("too many", max_pixels)) from None
     except Exception as error:  # whatever a parser met in a hostile header
@@ -108,14 +108,13 @@ def to_png(pixels: UInt8[Tensor, "C H W"]) -> bytes:
 
 def _converted(picture: Any, shape: tuple[int, ...], max_pixels: int) -> DecodedImage:
     notes: list[str] = []
+    animated = bool(getattr(picture, "is_animated", False))  # before loading: it moves to the next frame and back
     deep = any(";16" in str(tile[-1]) for tile in picture.tile) or picture.mode.startswith("I;16")
     picture.load()
     _check_size(picture.size, max_pixels)  # the frames of an animation may be larger than its header says
-    animated = bool(getattr(picture, "is_animated", False))
-    upright = _turned(picture, notes)
     if animated:
         notes.append("several frames: the first one")
-    plain = _eight_bits(upright, deep, notes)
+    plain = _eight_bits(_turned(picture, notes), deep, notes)
     plain = _channels(plain, shape[0], notes)
     plain = _scaled(plain, (shape[2], shape[1]), notes)
     pixels: NDArray[np.uint8] = np.array(plain)  # a copy: Pillow's own buffer is read-only
@@ -136,11 +135,15 @@ def _turned(picture: Any, notes: list[str]) -> Any:
         7: Image.Transpose.TRANSVERSE,
         8: Image.Transpose.ROTATE_90,
     }
-    orientation = picture.getexif().get(_ORIENTATION, 1)
-    if orientation not in turns:
+    try:
+        turn = turns.get(orientation := picture.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged remarks of a camera are no reason to refuse its picture
+        notes.append("EXIF remarks cannot be read")
+        return picture
+    if turn is None:
         return picture
     notes.append(f"turned upright (EXIF orientation {orientation})")
-    return picture.transpose(turns[orientation])
+    return picture.transpose(turn)
 
 
 def _eight_bits(picture: Any, deep: bool, notes: list[str]) -> Any:
@@ -207,11 +210,21 @@ def _too_large(what: str, max_pixels: int, found: int | None = None) -> str:
     return f"the image holds {what}{number} pixels; at most {max_pixels:,} are allowed: scale it down first"
 
 
-def _check_webp_canvas(data: bytes, max_pixels: int) -> None:
-    """Pillow's WebP reader reserves the whole canvas before anybody can ask for its size."""
-    if data[:4] == b"RIFF" and data[8:16] == b"WEBPVP8X" and len(data) >= 30:
-        width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
-        _check_size((width, height), max_pixels)
+def _check_webp_size(data: bytes, max_pixels: int) -> None:
+    """Pillow's WebP reader reserves the whole canvas before anybody can ask for its size: read it from the first chunk."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
+        return
+    match data[12:16]:
+        case b"VP8X":
+            width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+        case b"VP8L":
+            bits = int.from_bytes(data[21:25], "little")
+            width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        case b"VP8 ":
+            width, height = (int.from_bytes(data[at : at + 2], "little") & 0x3FFF for at in (26, 28))
+        case _:
+            return
+    _check_size((width, height), max_pixels)
 
 
 def _reason(error: Exception) -> str:

@@ -117,11 +117,13 @@ def batch_of_array(array: NDArray[Any], shape: tuple[int, ...]) -> Num[Tensor, "
     if array.dtype.kind not in "iuf":
         raise InputError(f"the array holds {array.dtype}; numbers are needed")
     given = array.shape
+    if array.size == 0:
+        raise InputError(f"the array of shape {given} holds nothing")
     if shape[0] == 1 and given in (shape[1:], (*given[:1], *shape[1:])):
         array = array.reshape(-1, *shape)
     elif given == shape:
         array = array[None]
-    if array.shape[1:] != shape or not len(array):
+    if array.shape[1:] != shape:
         one = ", ".join(str(n) for n in shape)
         raise InputError(f"the array has shape {given}; the model takes ({one}{',' if len(shape) == 1 else ''}) or (B, {one})")
     if not np.isfinite(array).all():
@@ -184,7 +186,7 @@ def _check_columns(line: int, found: int, wanted: int) -> None:
 
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        return None if "_" in cell else float(cell)  # Python reads 1_000 as a number, tables do not
     except ValueError:
         return None
 

@@ -31,8 +31,6 @@ class PredictionRow:
 
     Attributes:
         task: "classification" or "regression".
-        end_time: 5, 50 and 95 % quantiles of the end-time, of this very input where it has its own; None for a model
-            without a distribution of end-times.
         label: Most probable class.
         name: Its name.
         probability: Its averaged probability.
@@ -47,10 +45,11 @@ class PredictionRow:
         std: Standard deviation of the members.
         noise_std: Standard deviation of the observation noise.
         interval: Ends of the central 90 % interval of the Gaussian with variance ``std^2 + noise_std^2``.
+        end_time: 5, 50 and 95 % quantiles of the end-time, of this very input where it has its own; None for a model
+            without a distribution of end-times.
     """
 
     task: str
-    end_time: tuple[float, float, float] | None = None
     label: int | None = None
     name: str | None = None
     probability: float | None = None
@@ -65,6 +64,7 @@ class PredictionRow:
     std: float | None = None
     noise_std: float | None = None
     interval: tuple[float, float] | None = None
+    end_time: tuple[float, float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The values of the row's own task as JSON types; tuples become lists."""

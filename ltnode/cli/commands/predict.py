@@ -17,7 +17,7 @@ import typer
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.evaluation.progress import progress_bar
-from ltnode.inference import PredictionRow, TrainedModel, read_input
+from ltnode.inference import OperatingPoint, PredictionRow, TrainedModel, read_input
 from ltnode.inference.inputs import Batch, find_files
 from ltnode.training import atomic
 
@@ -50,7 +50,7 @@ def register(app: typer.Typer) -> None:
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a saved model.", metavar="RUN")],
     inputs: Annotated[
-        list[Path], typer.Argument(help="Images, folders of images, .npy arrays, .csv tables of vectors.", metavar="INPUT...")
+        list[Path], typer.Argument(help="Images, folders of images, .npy arrays, .csv tables of vectors.", metavar="INPUT")
     ],
     out: Annotated[Path | None, typer.Option(help="Also write everything to this .json or .csv file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")] = False,
@@ -79,7 +79,7 @@ def predict(
     elif predictions:
         _show(trained, predictions, top)
         if out is not None:
-            console.say(f"All {len(predictions)} predictions are in {out}")
+            console.say(f"The predictions are in {out}")
     if bad:
         console.error(f"{bad} of {bad + len(batches)} inputs could not be used; the reasons are above")
         raise typer.Exit(_ERROR)
@@ -178,18 +178,26 @@ def _flat(row: dict[str, Any], classes: Sequence[str]) -> dict[str, Any]:
 
 def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> None:
     shown = predictions[:_SHOWN]
+    end_times = {one.row.end_time for one in predictions}
+    own_times = len(end_times) > 1
+    room = max(16, console.out().width - (75 if own_times else 58))
     header: tuple[str, ...]
     if trained.task == "classification":
-        header = ("Input", "Class", "Probability", "Entropy", "aleatoric", "epistemic", "End-time\n5 / 50 / 95 %", "Flag")
-        lines = [_class_line(trained, one, top) for one in shown]
-        words: tuple[int, ...] = (0, 1, 7)
+        header = ("Input", "Class", "Proba-\nbility", "Entropy", "alea-\ntoric", "epis-\ntemic", "Flag")
+        lines = [_class_line(trained, one, top, room) for one in shown]
+        words: tuple[int, ...] = (0, 1, 6)
     else:
-        header = ("Input", "Mean", "Std of\nthe model", "Std of\nthe noise", "90 % interval", "End-time\n5 / 50 / 95 %")
-        lines = [_real_line(one) for one in shown]
+        header = ("Input", "Mean", "Std of\nthe model", "Std of\nthe noise", "90 % interval")
+        lines = [_real_line(one, room) for one in shown]
         words = (0,)
+    if own_times:
+        header = (*header, "End-time\n5 / 50 / 95 %")
+        lines = [(*line, _times(one.row)) for line, one in zip(lines, shown, strict=True)]
     console.table("", header, lines, words=words)
     if len(predictions) > len(shown):
         console.say(f"... and {len(predictions) - len(shown)} more: --out FILE or --json gives all of them")
+    if not own_times and predictions[0].row.end_time is not None:
+        console.say(f"End-time of every input, 5 / 50 / 95 %: {_times(predictions[0].row)}", style="dim")
     by_notes: dict[tuple[str, ...], list[str]] = {}
     for one in predictions:
         by_notes.setdefault(one.notes, []).append(one.name)
@@ -203,37 +211,49 @@ def _explain(trained: TrainedModel) -> None:
     """What the flags mean."""
     point = trained.operating_point
     if point is not None:
+        score = f"{point.ood_score.replace('_', ' ')} {_less_than(point)}"
         console.say(
-            f"abstain: entropy above {point.entropy_threshold:.3g} nats (answers {point.coverage:.0%} of its own kind, "
-            f"{point.accuracy_kept:.2%} of them right). OOD: {point.ood_score.replace('_', ' ')} beyond what "
-            f"{point.ood_keeps:.0%} of its own kind reach. Chosen on {point.n} examples.",
+            f"abstain: entropy above {point.entropy_threshold:.3g} nats, up to which {point.accuracy_kept:.2%} of the answers "
+            f"were right. OOD: {score}, as for {1 - point.ood_keeps:.0%} of its own kind. Chosen on {point.n} examples.",
             style="dim",
         )
     elif trained.task == "classification":
-        console.say(
-            f"No operating point, hence no flags: choose one with ltnode operating-point {trained.path or 'RUN'}", style="dim"
-        )
+        console.say(f"No flags without an operating point: choose one with ltnode operating-point {trained.path}", style="dim")
 
 
-def _class_line(trained: TrainedModel, one: _Named, top: int) -> tuple[str, ...]:
+def _less_than(point: OperatingPoint) -> str:
+    """The threshold for readers: entropy and mutual information grow with doubt, their scores shrink."""
+    name = point.ood_score
+    return f"below {point.ood_threshold:.3g}" if name == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
+
+
+def _class_line(trained: TrainedModel, one: _Named, top: int, room: int) -> tuple[str, ...]:
     row = one.row
     best = _best(trained, row, top)
     flags = [word for word, raised in (("abstain", row.abstain), ("OOD", row.ood)) if raised]
     return (
-        one.name,
+        _shortened(one.name, room),
         "\n".join(entry["name"] for entry in best),
         "\n".join(f"{entry['probability']:.4f}" for entry in best),
-        *(f"{value or 0.0:.4f}" for value in (row.entropy, row.aleatoric, row.epistemic)),
-        _times(row),
+        *(f"{value:.4f}" for value in (row.entropy, row.aleatoric, row.epistemic)),
         " ".join(flags),
     )
 
 
-def _real_line(one: _Named) -> tuple[str, ...]:
+def _real_line(one: _Named, room: int) -> tuple[str, ...]:
     row = one.row
-    low, high = row.interval or (0.0, 0.0)
-    return one.name, *(f"{value:.4g}" for value in (row.mean, row.std, row.noise_std)), f"{low:.4g} .. {high:.4g}", _times(row)
+    assert row.interval is not None
+    numbers = (f"{value:.4g}" for value in (row.mean, row.std, row.noise_std))
+    return _shortened(one.name, room), *numbers, "{:.4g} .. {:.4g}".format(*row.interval)
+
+
+def _shortened(name: str, room: int) -> str:
+    """The end of a long name, which tells inputs apart."""
+    return name if len(name) <= room else "…" + name[1 - room :]
 
 
 def _times(row: PredictionRow) -> str:
-    return "" if row.end_time is None else " / ".join(f"{t:.2f}" for t in row.end_time)
+    if row.end_time is None:
+        return ""
+    distinct = row.end_time if len(set(row.end_time)) > 1 else row.end_time[:1]
+    return " / ".join(f"{t:.2f}" for t in distinct)
