@@ -22,9 +22,10 @@ const say = (id, words) => {
   host.textContent = words ? sentence(words) : "";
 };
 
-// A reason of the server as a sentence; names of models keep their small letters.
+// A reason as a sentence; names of models and files keep their small letters.
 function sentence(words) {
-  const named = state.models.some((model) => words.startsWith(model.name));
+  const [first] = words.split(" ");
+  const named = !/^[a-z]+$/.test(first) || state.models.some((model) => model.name === first);
   return `${named ? words[0] : words[0].toUpperCase()}${words.slice(1)}${/[.?!]$/.test(words) ? "" : "."}`;
 }
 
