@@ -1,0 +1,117 @@
+"""``ltnode export``: a trained run as one file that runs without ltnode."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal, cast, get_args
+
+import torch
+import typer
+
+from ltnode.cli import console
+from ltnode.errors import InputError
+from ltnode.export import Exported, export_model
+from ltnode.export.api import SUFFIX, Format
+from ltnode.inference import TrainedModel, read_input
+from ltnode.typing import Tensor
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "export",
+        epilog=console.example(
+            "ltnode export zoo/lt-node-cifar10 --out cifar10.onnx",
+            "ltnode export runs/x --format torch --grid adaptive --samples 20 --out x.pt2",
+        ),
+    )(export)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
+    format: Annotated[str, typer.Option(help="onnx or torch (a torch.export program).")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file; by default RUN's name with .onnx or .pt2, here.")] = None,
+    samples: Annotated[int, typer.Option(help="End-times, at the quantiles of their posterior.", min=1)] = 10,
+    grid: Annotated[str, typer.Option(help="Steps: stored (the model's own), adaptive, or a number of equal steps.")] = "stored",
+    uint8: Annotated[bool, typer.Option("--uint8", help="The file takes pixels 0..255 instead of 0..1.")] = False,
+    inputs: Annotated[
+        Path | None, typer.Option(help="File of inputs (.npy, .csv, an image) to compare on; by default drawn ones.")
+    ] = None,
+    tolerance: Annotated[float, typer.Option(help="Largest difference from the library; more, and no file is kept.")] = 1e-5,
+    seed: Annotated[int, typer.Option(help="Of drawn inputs.", min=0)] = 0,
+) -> None:
+    """Export a trained run to ONNX or torch.export, compare the file with the library, and keep it if they agree.
+
+    The file takes raw inputs in batches of any size; it gives averaged probabilities, the parts of their entropy and the members.
+    """
+    if format not in get_args(Format):
+        raise InputError(f"--format must be onnx or torch, not {format!r}")
+    chosen = cast(Format, format)
+    trained = TrainedModel.open(run)
+    file = out or Path(f"{trained.name}{SUFFIX[chosen]}")
+    point = trained.operating_point
+    done = export_model(
+        trained.model,
+        file,
+        chosen,
+        shape=trained.shape,
+        samples=samples,
+        grid=_grid(grid),
+        normalise=trained.normalise,
+        input_type="uint8" if uint8 else "float32",
+        class_names=trained.class_names or None,
+        operating_point=None if point is None else asdict(point),
+        inputs=None if inputs is None else _inputs(inputs, trained, uint8),
+        tolerance=tolerance,
+        seed=seed,
+    )
+    _report(done, trained)
+
+
+def _grid(text: str) -> Literal["stored", "adaptive"] | int:
+    if text in ("stored", "adaptive"):
+        return cast(Literal["stored", "adaptive"], text)
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise InputError(f"--grid must be stored, adaptive, or a number of equal steps of at least 1, not {text!r}")
+
+
+def _inputs(file: Path, trained: TrainedModel, uint8: bool) -> Tensor:
+    """The inputs of a file as the exported model takes them."""
+    raw = read_input(file, trained.shape).raw
+    if uint8 and raw.is_floating_point():
+        raw = (raw * 255).round().to(torch.uint8)
+    elif not uint8:
+        raw = raw.float() / 255 if raw.dtype == torch.uint8 else raw.float()
+    return raw
+
+
+def _steps(grid: str) -> str:
+    return grid if grid.endswith("steps") else f"{grid} steps"
+
+
+def _report(done: Exported, trained: TrainedModel) -> None:
+    facts = done.metadata
+    members = f"{facts['samples']} end-times ({facts['end_time']})"
+    opset = f", opset {facts['opset']}" if "opset" in facts else ""
+    console.facts(
+        {
+            "file": f"{done.path} ({done.size / 1e6:.2f} MB, {done.format}{opset})",
+            "model": f"{trained.name}: {facts['model']}, {members}, {_steps(facts['grid'])}",
+            "input": facts["input"],
+            "outputs": facts["outputs"],
+            "difference": f"{done.agreement.difference:.1e} from the library on {done.agreement.inputs} inputs "
+            f"(tolerance {facts['tolerance']})",
+            "error check": f"{done.agreement.flagged:.0%} of these inputs have error_ratio >= 1; "
+            f"largest difference from predict {done.agreement.from_predict:.1e}",
+        }
+    )
+    if done.agreement.flagged > 0:
+        console.say(
+            "Where error_ratio is 1 or more, the fixed steps miss the model's tolerance and ltnode predict takes finer ones; "
+            "--grid adaptive does so inside the file.",
+            style="yellow",
+        )
+    runs = "onnxruntime" if done.format == "onnx" else "torch.export.load"
+    console.say(f"Verified and kept: {done.path} runs with {runs}, without ltnode.")

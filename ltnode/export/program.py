@@ -1,0 +1,225 @@
+"""What is exported: raw input to probabilities and uncertainty as one module of plain tensor operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ltnode.data import Normalisation
+from ltnode.endtime import AmortizedGammaTime, FixedTime
+from ltnode.endtime.distributions import GammaDistribution
+from ltnode.errors import InputError
+from ltnode.export.adaptive import Limits, adaptive_states
+from ltnode.models import LatentTimeODE, Model, Prediction
+from ltnode.models.ensemble import Ensemble
+from ltnode.objective import Gaussian, MeanSquare
+from ltnode.ode.replay import replay
+from ltnode.ode.stored_grid import extend_edges
+from ltnode.ode.tableau import get_tableau
+from ltnode.typing import Float, Tensor
+
+InputType = Literal["float32", "uint8"]
+Grid = Literal["stored", "adaptive"] | int
+
+_FINITE = 1e30
+"""Error ratios above count as infinite, and so does NaN."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one network is solved.
+
+    Attributes:
+        samples: Number of end-times.
+        times: (S,), or None where each input has its own.
+        edges: Step edges from 0, or None for adaptive steps.
+    """
+
+    samples: int
+    times: Tensor | None
+    edges: tuple[float, ...] | None
+
+
+def exportable_networks(model: Model) -> list[LatentTimeODE]:
+    """The networks behind a model's members.
+
+    Raises:
+        InputError: The model is of a kind that cannot be exported, with the reason.
+    """
+    if isinstance(model, Ensemble):
+        networks = [member for member in model.members if isinstance(member, LatentTimeODE)]
+    elif isinstance(model, LatentTimeODE):
+        networks = [model]
+    else:
+        raise InputError(f"a {type(model).__name__} cannot be exported: {_why_not(model)}")
+    for network in networks:
+        dtypes = {p.dtype for p in network.parameters()}
+        if dtypes - {torch.float32}:
+            raise InputError(f"weights must be float32 to be exported, not {sorted(map(str, dtypes))}: use model.float()")
+    return networks
+
+
+def _why_not(model: Model) -> str:
+    reasons = {
+        "SDENet": "its members are random trajectories, and a file must give the same answer twice",
+        "NodeGP": "its prediction draws functions from a Gaussian process of another library",
+        "DropoutODE": "its members are random masks, and a file must give the same answer twice",
+    }
+    kinds = "models with an end-time (node, uni-node, lt-node, lt-node-mixture, alt-node, steer) and ensembles of them can"
+    return f"{reasons.get(type(model).__name__, 'how to predict with it is not known here')}; {kinds}"
+
+
+def make_plan(network: LatentTimeODE, samples: int, grid: Grid, x: Float[Tensor, "B *shape"]) -> Plan:
+    """End-times at the posterior's quantiles, and the edges that reach them.
+
+    Args:
+        network: The network.
+        samples: Number of end-times; a fixed end-time needs one alone.
+        grid: ``"stored"``, ``"adaptive"``, or a number of equal steps.
+        x: Inputs that the edges must be long enough for, where end-times differ by input and know no largest one.
+    """
+    samples = 1 if isinstance(network.end_time, FixedTime) else samples
+    with torch.no_grad():
+        times = network.prediction_times(x, samples)
+    shared = not network.end_time.amortized
+    reach = float(times.max())
+    if not shared:
+        reach = max(reach, network.end_time.window[1]) if network.end_time.horizon is None else network.end_time.window[1]
+    if grid == "adaptive":
+        edges = None
+    elif grid == "stored":
+        edges = tuple(extend_edges(network.grid.double().tolist(), reach))
+    else:
+        edges = tuple(reach * m / grid for m in range(grid + 1))
+    return Plan(samples, times if shared else None, edges)
+
+
+class Branch(nn.Module):
+    """One network with its end-times: outputs of the members, the times, and the embedded error in units of the tolerance.
+
+    Args:
+        network: The network.
+        plan: How it is solved.
+    """
+
+    def __init__(self, network: LatentTimeODE, plan: Plan) -> None:
+        super().__init__()
+        self.network, self.plan = network, plan
+        self.tableau = get_tableau(network.solver.method)
+        self.register_buffer("times", plan.times)
+
+    def forward(self, x: Tensor) -> tuple[Float[Tensor, "S B C"], Float[Tensor, "S *batch"], Float[Tensor, " B"]]:
+        """Outputs (S, B, C), times (S,) or (S, B), and the error ratio (B,)."""
+        h = self.network.initial_state(x)
+        times = self._own_times(x) if self.plan.times is None else self.get_buffer("times")
+        if self.plan.edges is None:
+            o = self.network.solver
+            own = times if times.ndim == 2 else times[:, None].expand(-1, h.shape[0])
+            states, ratio = adaptive_states(self.network.field, self.tableau, h, own, Limits(o.rtol, o.atol, o.max_steps))
+        else:
+            states, ratio = self._on_edges(h, times, self.plan.edges)
+        return self.network.outputs_at(states), times, ratio
+
+    def _own_times(self, x: Tensor) -> Tensor:
+        q = self.network.end_time(x)
+        if isinstance(self.network.end_time, AmortizedGammaTime) and not self.network.end_time.truncate:
+            # The same distribution with its normaliser by quadrature: ONNX has no log-gamma function.
+            assert isinstance(q, GammaDistribution)
+            q = GammaDistribution(q.alpha, q.beta, (0.0, math.inf))
+        levels = (torch.arange(self.plan.samples, dtype=torch.float64) + 0.5) / self.plan.samples
+        return q.quantile(levels)
+
+    def _on_edges(self, h: Tensor, times: Tensor, edges: Sequence[float]) -> tuple[Tensor, Tensor]:
+        o = self.network.solver
+        states, norms = replay(self.network.field, self.tableau, h, list(edges), times, o.rtol, o.atol, per_sample=True)
+        if times.ndim == 2:
+            # A step that begins after a sample's own end is nobody's error; an end beyond the edges was not reached.
+            own_end = times.amax(dim=0).to(torch.float64)
+            left = torch.tensor(edges[:-1], dtype=torch.float64)
+            norms = torch.where(left[:, None] < own_end, norms, torch.zeros_like(norms))
+            norms = torch.where(own_end > edges[-1], torch.full_like(norms, math.inf), norms)
+        norms = torch.where(norms < _FINITE, norms, torch.full_like(norms, math.inf))
+        return states, norms.amax(dim=0)
+
+
+class Preparation(nn.Module):
+    """Raw input to network input, in float32.
+
+    Args:
+        normalise: ``(x - mean) / std`` per channel or feature; None leaves values as they are.
+        input_type: ``"uint8"`` inputs are divided by 255 first.
+        axes: Axes of an input batch.
+    """
+
+    mean: Tensor | None
+    std: Tensor | None
+
+    def __init__(self, normalise: Normalisation | None, input_type: InputType, axes: int) -> None:
+        super().__init__()
+        self.input_type = input_type
+        columns = (1, -1, *[1] * (axes - 2))
+        self.register_buffer("mean", None if normalise is None else torch.tensor(normalise.mean).reshape(columns))
+        self.register_buffer("std", None if normalise is None else torch.tensor(normalise.std).reshape(columns))
+
+    def forward(self, raw: Tensor) -> Float[Tensor, "B *shape"]:
+        """What the network takes."""
+        x = raw.to(torch.float32) / 255 if self.input_type == "uint8" else raw
+        return x if self.mean is None or self.std is None else (x - self.mean) / self.std
+
+
+class DeployedModel(nn.Module):
+    """Raw input to predictions; the dictionary that it returns names the outputs of the exported file.
+
+    Classification: probs (B, C), entropy, aleatoric, epistemic (B,) in nats, member_probs (S, B, C). Regression: mean, std,
+    noise_std (B,), member_means (S, B). Both: times (S,) or (S, B), error_ratio (B,).
+
+    Args:
+        prepare: Raw input to network input.
+        branches: The networks; more than one for an ensemble.
+    """
+
+    noise: Tensor | None
+
+    def __init__(self, prepare: Preparation, branches: Sequence[Branch]) -> None:
+        super().__init__()
+        self.prepare = prepare
+        self.branches = nn.ModuleList(branches)
+        self.task = branches[0].network.task
+        noises = [n for n in (_noise(branch.network) for branch in branches) if n is not None]
+        self.register_buffer("noise", torch.stack(noises).square().mean().sqrt() if noises else None)
+
+    def plans(self) -> list[tuple[LatentTimeODE, Plan]]:
+        """The networks and how they are solved."""
+        return [(branch.network, branch.plan) for branch in self.branches if isinstance(branch, Branch)]
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Predictions for a batch of raw inputs."""
+        x = self.prepare(x)
+        outputs, times, ratios = zip(*(branch(x) for branch in self.branches), strict=True)
+        shared_times = torch.cat(times)
+        prediction = Prediction(self.task, torch.cat(outputs), shared_times, noise=self.noise)
+        ratio = torch.stack(ratios).amax(dim=0)
+        return {**named_outputs(prediction), "times": shared_times, "error_ratio": ratio}
+
+
+def named_outputs(prediction: Prediction) -> dict[str, Tensor]:
+    """The parts of a prediction that an exported file gives."""
+    names: tuple[str, ...]
+    if prediction.task == "classification":
+        names = ("probs", "entropy", "aleatoric", "epistemic", "member_probs")
+    else:
+        names = ("mean", "std", "noise_std", "member_means")
+    found = {name: getattr(prediction, name) for name in names}
+    if "noise_std" in found:
+        found["noise_std"] = found["noise_std"].expand(prediction.outputs.shape[1])
+    return found
+
+
+def _noise(network: LatentTimeODE) -> Tensor | None:
+    likelihood = network.likelihood
+    return likelihood.noise_std.detach().clone() if isinstance(likelihood, Gaussian | MeanSquare) else None

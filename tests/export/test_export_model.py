@@ -1,0 +1,133 @@
+"""``export_model``: what is refused, what is left behind, and torch's own format."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_exports import REGRESSION, VECTORS, small_model
+
+import ltnode
+from ltnode.data import Normalisation
+from ltnode.export import ExportError, api, export_model
+from ltnode.export.onnx_format import require_onnx
+
+_LOAD = """
+import sys
+sys.modules["ltnode"] = None  # an import would fail
+import torch
+program = torch.export.load(sys.argv[1]).module()
+x = torch.load(sys.argv[2])
+out = {n: {k: v.detach() for k, v in program(x[:n]).items()} for n in (1, 64)}
+torch.save(out, sys.argv[3])
+"""
+
+
+def test_a_torch_file_runs_in_a_process_without_ltnode(tmp_path: Path) -> None:
+    # Reference: predict; tolerance 1e-5 as for ONNX. Batches of 1 and 64 from one file.
+    model, x = small_model("alt-node", VECTORS), torch.randn(64, 2)
+    kept = export_model(model, tmp_path / "m.pt2", "torch", samples=4)
+    torch.save(x, tmp_path / "x.pt")
+    subprocess.run(
+        [sys.executable, "-c", _LOAD, kept.path, tmp_path / "x.pt", tmp_path / "out.pt"], check=True, cwd=tmp_path, timeout=120
+    )
+    got = torch.load(tmp_path / "out.pt")
+    for n in (1, 64):
+        prediction = model.predict(x[:n], 4)
+        passes = got[n]["error_ratio"] < 1
+        assert passes.float().mean() > 0.5
+        torch.testing.assert_close(got[n]["probs"][passes], prediction.probs[passes], rtol=0, atol=1e-5)
+        torch.testing.assert_close(got[n]["times"], prediction.times, rtol=0, atol=1e-5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.pt2", "out.pt", "x.pt"]
+    extra = {"ltnode.json": ""}
+    torch.export.load(kept.path, extra_files=extra)
+    assert json.loads(extra["ltnode.json"]) == dict(kept.metadata)
+    assert str(Path(ltnode.__file__).parent).encode() not in kept.path.read_bytes()
+
+
+def test_an_ensemble_is_exported_with_its_networks(tmp_path: Path) -> None:
+    # Reference: predict with as many members as networks; regression, so the noise is the mean variance of the networks.
+    model = ltnode.build("ensemble", REGRESSION, seed=0, width=4, members=2).eval()
+    kept = export_model(model, tmp_path / "m.pt2", "torch", inputs=torch.randn(8, 2))
+    x = torch.randn(5, 2)
+    got, prediction = torch.export.load(kept.path).module()(x), model.predict(x, 2)
+    torch.testing.assert_close(got["mean"], prediction.mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got["std"], prediction.std, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(got["noise_std"], prediction.noise_std.expand(5), rtol=1e-5, atol=1e-5)
+
+
+def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A program whose probabilities are off by 1e-3; an earlier file of that name stays as it was.
+    honest = api.torch_format.torch_program
+
+    def dishonest(content: bytes) -> api.torch_format.Program:
+        program = honest(content)
+        return lambda x: {name: value + (1e-3 if name == "probs" else 0.0) for name, value in program(x).items()}
+
+    monkeypatch.setattr(api.torch_format, "torch_program", dishonest)
+    model = small_model("node", VECTORS)
+    with pytest.raises(ExportError, match=r"differs from the library by 0\.001 on 8 inputs"):
+        export_model(model, tmp_path / "m.pt2", "torch", inputs=torch.randn(8, 2))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "m.pt2").write_text("earlier")
+    with pytest.raises(ExportError):
+        export_model(model, tmp_path / "m.pt2", "torch", inputs=torch.randn(8, 2))
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("m.pt2", "earlier")]
+
+
+def test_a_model_that_reads_values_cannot_be_traced_and_says_so(tmp_path: Path) -> None:
+    class Reads(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if float(x.sum()) > 0 else -x
+
+    model = small_model("node", VECTORS)
+    assert isinstance(model, ltnode.LatentTimeODE)
+    model.stem = torch.nn.Sequential(model.stem, Reads())
+    with pytest.raises(ExportError, match="torch.export cannot trace this model"):
+        export_model(model, tmp_path / "m.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("sde-net", "random trajectories"), ("node-gp", "Gaussian process"), ("mc-dropout", "random masks")]
+)
+def test_models_that_cannot_be_exported_are_refused_with_a_reason(tmp_path: Path, name: str, reason: str) -> None:
+    pytest.importorskip("gpytorch")
+    with pytest.raises(ltnode.InputError, match=reason):
+        export_model(ltnode.build(name, VECTORS, seed=0), tmp_path / "m.onnx")
+
+
+@pytest.mark.no_typecheck
+def test_impossible_arguments_are_refused(tmp_path: Path) -> None:
+    model, path = small_model("node", VECTORS), tmp_path / "m.onnx"
+    refused = [
+        ({"format": "tflite"}, "unknown format"),
+        ({"grid": "fine"}, "grid must be"),
+        ({"grid": 0}, "grid must be"),
+        ({"samples": 0}, "samples"),
+        ({"input_type": "int8"}, "unknown type of input"),
+        ({"inputs": torch.zeros(9, 3)}, r"shape \(N, 2\)"),
+        ({"inputs": torch.zeros(9, 2, dtype=torch.float64)}, "must be torch.float32"),
+        ({"shape": (2, 0)}, "shape must hold"),
+        ({"normalise": Normalisation((0.0,) * 3, (1.0,) * 3)}, "3 entries"),
+    ]
+    for options, message in refused:
+        with pytest.raises(ltnode.InputError, match=message):
+            export_model(model, path, **options)
+    with pytest.raises(ltnode.InputError, match="no folder"):
+        export_model(model, tmp_path / "missing" / "m.onnx")
+    with pytest.raises(ltnode.InputError, match=r"model\.float\(\)"):
+        export_model(small_model("node", VECTORS).double(), path)
+    model.spec = None
+    with pytest.raises(ltnode.InputError, match="give shape"):
+        export_model(model, path)
+
+
+def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ltnode.export.onnx_format.find_spec", lambda name: None)
+    with pytest.raises(ltnode.MissingExtraError, match=r"ltnode\[onnx\]"):
+        require_onnx()
