@@ -91,15 +91,24 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """The whole numbers of a list with commas, at least one.
+    """The whole numbers of a list with commas, in which ``0-4`` stands for a range; at least one, each once.
 
     Raises:
-        InputError: There is none, or something is not a whole number of at least 0.
+        InputError: There is none, or something is not a whole number of at least 0 or a range of them.
     """
-    found = words(text)
-    if not found or not all(word.isdecimal() for word in found):
-        raise InputError(f"expected whole numbers separated by commas, for example 0 or 0,1,2, not {text!r}")
-    return [int(word) for word in found]
+    found: dict[int, None] = {}
+    for word in words(text):
+        low, dash, high = word.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(low) > int(high)):
+            raise _no_numbers(text)
+        found |= dict.fromkeys(range(int(low), int(high if dash else low) + 1))
+    if not found:
+        raise _no_numbers(text)
+    return list(found)
+
+
+def _no_numbers(text: str) -> InputError:
+    return InputError(f"expected whole numbers separated by commas, or a range of them: 0, 0,1,2 or 0-4, not {text!r}")
 
 
 @contextmanager

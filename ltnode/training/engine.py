@@ -6,8 +6,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,28 @@ def fit(
         InputError: The data do not fit the model.
     """
     dataset = as_dataset(data, model)
+    config = checked_config(config, model, dataset, out, resume)
+    device = choose_device(config.device)
+    workers = Workers.start(device)
+    try:
+        with ExitStack() as stack:
+            # The caller's random numbers go on as if nothing had happened.
+            stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+            stack.enter_context(product_precision(config.precision))
+            training = Training(model, dataset, config, device, workers, None if out is None else Path(out), on_log)
+            return training.run(resume)
+    finally:
+        workers.stop()
+
+
+def checked_config(
+    config: TrainConfig | None, model: Model, dataset: Dataset, out: str | Path | None, resume: bool
+) -> TrainConfig:
+    """The configuration of a training, by default the preset's; refused before anything is written.
+
+    Raises:
+        ConfigError: It is for another model, there is no folder to resume from, or something is not installed.
+    """
     name = None if model.spec is None else model.spec["model"]
     if config is None:
         config = train_preset(name or "lt-node", dataset).replace(model=name)
@@ -83,17 +105,7 @@ def fit(
         raise ConfigError("resume=True needs out, the folder of the run")
     if config.tensorboard:
         tensorboard_writer()  # not only after the folder was made
-    device = choose_device(config.device)
-    workers = Workers.start(device)
-    try:
-        with ExitStack() as stack:
-            # The caller's random numbers go on as if nothing had happened.
-            stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-            stack.enter_context(product_precision(config.precision))
-            training = _Training(model, dataset, config, device, workers, None if out is None else Path(out), on_log)
-            return training.run(resume)
-    finally:
-        workers.stop()
+    return config
 
 
 def choose_device(name: str) -> torch.device:
@@ -116,8 +128,8 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-class _Training:
-    """One call of `fit`: its parts, and where it stands."""
+class Training:
+    """One training: its parts, and where it stands. `run` does it in one go, `steps` one step at a time."""
 
     def __init__(
         self,
@@ -128,7 +140,10 @@ class _Training:
         workers: Workers,
         out: Path | None,
         on_log: OnLog | None,
+        side_by_side: int = 1,
     ) -> None:
+        # Recorded beside the wall time, which the other runs of the process share.
+        self.side_by_side = side_by_side
         self.model, self.config, self.device, self.workers, self.on_log = model, config, device, workers, on_log
         self.data = TrainingData.of(dataset, model, config, device)
         model.to(device).train()
@@ -142,60 +157,72 @@ class _Training:
         self.folder = None if out is None else RunFolder(out)
         self.result = Run(model, config, out)
         self.log = MetricsLog(device)
-        self.steps = 0
+        self.steps_done = 0
         self.seconds_before = 0.0
         self.began = self.saved_at = time.monotonic()
         self.saved_step = -1
 
     @property
     def total_steps(self) -> int:
+        """Steps of the whole training."""
         return self.config.epochs * self.data.steps_per_epoch
 
     @property
     def seconds(self) -> float:
+        """Wall time so far, that of earlier processes included."""
         return self.seconds_before + time.monotonic() - self.began
 
     def run(self, resume: bool) -> Run:
-        """Begin or continue, train, finish, and record how it ended."""
-        torch.manual_seed(hash_counters(self.config.seed, self.workers.rank) >> 1)
-        with ExitStack() as stack:
-            if self.folder is not None and self.workers.is_writer:
-                stack.enter_context(self.folder.locked())
-            return self._run(resume)
-
-    def _run(self, resume: bool) -> Run:
-        if self._open(resume):
-            return self.result
-        try:
-            with stop_requests(enabled=self.workers.world == 1) as stop:
-                self._train(lambda: stop.signal is not None)
-                if stop.signal is None:
-                    self._finish()
-                else:
-                    self._interrupted()
-        except TrainingError as error:
-            error.run = self.result
-            self._end(error.status, str(error))
-            raise
+        """Begin or continue, train, finish, and record how it ended; SIGINT and SIGTERM end it between two steps."""
+        with (
+            stop_requests(enabled=self.workers.world == 1) as stop,
+            progress_bar(self.total_steps, self.workers.is_writer) as advance,
+            closing(self.steps(resume, lambda: stop.signal is not None)) as losses,
+        ):
+            for loss in losses:
+                advance(self.steps_done, loss)
         if stop.signal is not None:
             signal.raise_signal(stop.signal)  # now it does what it would have done at once
         return self.result
 
-    def _train(self, stopped: Callable[[], bool]) -> None:
+    def steps(self, resume: bool, stopped: Callable[[], bool]) -> Generator[float | None]:
+        """The whole training, with a pause after every step, which gives the loss where it is known.
+
+        Between two steps other work may be done, with torch's random numbers put back to where this training left them.
+
+        Args:
+            resume: Continue the run in the folder.
+            stopped: Asked before every step; once it says yes, the state is saved and the training ends.
+        """
+        torch.manual_seed(hash_counters(self.config.seed, self.workers.rank) >> 1)
+        with ExitStack() as stack:
+            if self.folder is not None and self.workers.is_writer:
+                stack.enter_context(self.folder.locked())
+            if self._open(resume):
+                return
+            try:
+                yield from self._train(stopped)
+                if self.steps_done < self.total_steps:
+                    self._interrupted()
+                else:
+                    self._finish()
+            except TrainingError as error:
+                error.run = self.result
+                self._end(error.status, str(error))
+                raise
+
+    def _train(self, stopped: Callable[[], bool]) -> Generator[float | None]:
         config, data, workers = self.config, self.data, self.workers
-        first_epoch, done = divmod(self.steps, data.steps_per_epoch)
+        first_epoch, done = divmod(self.steps_done, data.steps_per_epoch)
         events = self.folder.path / "tensorboard" if self.folder and config.tensorboard and workers.is_writer else None
-        with (
-            progress_bar(self.total_steps, self.steps, workers.is_writer) as advance,
-            tensorboard(events, self.steps) as write_events,
-        ):
+        with tensorboard(events, self.steps_done) as write_events:
             for epoch in range(first_epoch, config.epochs):
                 set_learning_rates(self.optimizers, config.lr_factor(epoch))
                 for batch in data.batches(epoch, done, workers.rank, workers.world):
                     if stopped():
                         return
                     parts = self.step_function(batch)
-                    self.steps += 1
+                    self.steps_done += 1
                     self.log.add(
                         parts,
                         round(len(batch.indices) / batch.share) if batch.share else 0,
@@ -208,7 +235,7 @@ class _Training:
                         loss = line["loss"]
                     if self._checkpoint_is_due():
                         self._save()
-                    advance(self.steps, loss)
+                    yield loss
                 done = 0
         self._save()
 
@@ -240,7 +267,7 @@ class _Training:
         for phase, optimizer in self.optimizers.items():
             checkpoint.restore_optimizer(phase, optimizer, tensors)
         self.model.load_solver_state(found.state["solver"])
-        self.steps = self.saved_step = found.step
+        self.steps_done = self.saved_step = found.step
         if self.workers.is_writer:
             checkpoint.restore_generators(tensors)
             self.result.history = self.folder.truncate_metrics(found.state["metrics_bytes"])
@@ -248,8 +275,8 @@ class _Training:
             torch.manual_seed(hash_counters(self.config.seed, self.workers.rank, found.step) >> 1)
         self.log.load_state(found.state["log"])
         self.seconds_before = found.state["seconds"]
-        epoch, position = divmod(self.steps, self.data.steps_per_epoch)
-        _LOG.info("%s: resumed from step %d (epoch %d, batch %d)", self.folder.path, self.steps, epoch, position)
+        epoch, position = divmod(self.steps_done, self.data.steps_per_epoch)
+        _LOG.info("%s: resumed from step %d (epoch %d, batch %d)", self.folder.path, self.steps_done, epoch, position)
 
     def _load_complete(self) -> bool:
         assert self.folder is not None
@@ -269,20 +296,20 @@ class _Training:
         return True
 
     def _log_is_due(self) -> bool:
-        return self.steps % self.config.log_every == 0 or self.steps == self.total_steps or self._validation_is_due()
+        return self.steps_done % self.config.log_every == 0 or self.steps_done == self.total_steps or self._validation_is_due()
 
     def _validation_is_due(self) -> bool:
         """At ends of epochs, but no more often than the log."""
-        epochs, position = divmod(self.steps, self.data.steps_per_epoch)
+        epochs, position = divmod(self.steps_done, self.data.steps_per_epoch)
         if self.data.validation is None or position:
             return False
         every = -(-self.config.log_every // self.data.steps_per_epoch)
-        return epochs % every == 0 or self.steps == self.total_steps
+        return epochs % every == 0 or self.steps_done == self.total_steps
 
     def _write_line(self, epoch: int) -> dict[str, Any]:
         if not self.log.is_finite():
-            raise TrainingError(RunStatus.NON_FINITE, f"the loss became NaN or infinite before step {self.steps}")
-        line: dict[str, Any] = {"step": self.steps, "epoch": epoch, **self.log.take()}
+            raise TrainingError(RunStatus.NON_FINITE, f"the loss became NaN or infinite before step {self.steps_done}")
+        line: dict[str, Any] = {"step": self.steps_done, "epoch": epoch, **self.log.take()}
         line["lr"] = {f"{phase}.{g['role']}": g["lr"] for phase, o in self.optimizers.items() for g in o.param_groups}
         x, _ = self.data.evaluation_inputs(self.data.train, _DESCRIBED)
         line["learnt"] = self._quietly(lambda: self.model.describe(x))
@@ -318,7 +345,7 @@ class _Training:
     def _checkpoint_is_due(self) -> bool:
         if self.folder is None or not self.workers.is_writer:
             return False
-        epochs, position = divmod(self.steps, self.data.steps_per_epoch)
+        epochs, position = divmod(self.steps_done, self.data.steps_per_epoch)
         every = self.config.checkpoint_epochs
         minutes = self.config.checkpoint_minutes
         return (every is not None and position == 0 and epochs % every == 0) or (
@@ -327,15 +354,15 @@ class _Training:
 
     def _save(self) -> None:
         """Write a checkpoint of the state between two steps, unless there is one or the state is no good."""
-        if self.folder is None or not self.workers.is_writer or self.steps == self.saved_step:
+        if self.folder is None or not self.workers.is_writer or self.steps_done == self.saved_step:
             return
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()) or not self.log.is_finite():
-            raise TrainingError(RunStatus.NON_FINITE, f"a parameter became NaN or infinite before step {self.steps}")
+            raise TrainingError(RunStatus.NON_FINITE, f"a parameter became NaN or infinite before step {self.steps_done}")
         tensors: dict[str, Tensor] = {f"model.{name}": value for name, value in checkpoint.model_tensors(self.model).items()}
         for phase, optimizer in self.optimizers.items():
             tensors |= checkpoint.optimizer_tensors(phase, optimizer)
         tensors |= checkpoint.generator_tensors()
-        epoch, position = divmod(self.steps, self.data.steps_per_epoch)
+        epoch, position = divmod(self.steps_done, self.data.steps_per_epoch)
         state = {
             "epoch": epoch,
             "position": position,
@@ -344,8 +371,9 @@ class _Training:
             "solver": self.model.solver_state(),
             "seconds": self.seconds,
         }
-        checkpoint.write(self.folder.checkpoints, checkpoint.Checkpoint(self.steps, tensors, state), self.config.keep_checkpoints)
-        self.saved_at, self.saved_step = time.monotonic(), self.steps
+        reached = checkpoint.Checkpoint(self.steps_done, tensors, state)
+        checkpoint.write(self.folder.checkpoints, reached, self.config.keep_checkpoints)
+        self.saved_at, self.saved_step = time.monotonic(), self.steps_done
 
     def _finish(self) -> None:
         """Fit what prediction needs besides weights, save the model, record the result."""
@@ -362,15 +390,16 @@ class _Training:
     def _interrupted(self) -> None:
         self._save()
         self.model.eval()
-        self._end(RunStatus.INTERRUPTED, f"stopped at step {self.steps} of {self.total_steps}")
+        self._end(RunStatus.INTERRUPTED, f"stopped at step {self.steps_done} of {self.total_steps}")
 
     def _end(self, status: RunStatus, message: str | None = None) -> None:
         self.result.status = status
         self.result.results = {
             "status": status.value,
             "message": message,
-            "steps": self.steps,
+            "steps": self.steps_done,
             "total_steps": self.total_steps,
+            "side_by_side": self.side_by_side,
             "last": self.result.history[-1] if self.result.history else None,
             "provenance": provenance(self.config, self.data.describe(), self.device, self.seconds),
         }

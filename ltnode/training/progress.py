@@ -15,12 +15,11 @@ Advance = Callable[[int, float | None], None]
 
 
 @contextmanager
-def progress_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
+def progress_bar(total: int, shown: bool) -> Iterator[Advance]:
     """A bar with steps, loss, speed and remaining time on standard error; quiet when that is not a terminal.
 
     Args:
         total: Steps of the whole run.
-        done: Steps done before.
         shown: False keeps it quiet, for all processes but the first.
     """
     if not (shown and sys.stderr.isatty()):
@@ -38,9 +37,14 @@ def progress_bar(total: int, done: int, shown: bool) -> Iterator[Advance]:
         TextColumn("{task.fields[loss]}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("training", total=total, completed=done, speed="", loss="")
+        task = progress.add_task("training", total=total, speed="", loss="")
+        first = True
 
         def advance(step: int, loss: float | None) -> None:
+            nonlocal first
+            if first:  # what a resumed run did before says nothing about the speed of this one
+                progress.reset(task, total=total, completed=step)
+                first = False
             speed = progress.tasks[0].speed
             progress.update(task, completed=step, speed="" if speed is None else f"{speed:.1f} steps/s")
             if loss is not None:

@@ -51,10 +51,11 @@ class TrainingError(LTNodeError, RuntimeError):
 
     Attributes:
         status: How it ended.
+        what: What happened, without the remedy.
         run: The run as far as it got, with its history; None where there is none.
     """
 
     def __init__(self, status: RunStatus, what: str, run: Run | None = None) -> None:
         super().__init__(f"{what} ({status.value}). What to do: {status.remedy}")
-        self.status = status
+        self.status, self.what = status, what
         self.run = run

@@ -1,4 +1,4 @@
-"""``ltnode train``: train one model on one data set."""
+"""``ltnode train``: train one model on one data set, from one seed or from several side by side."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from ltnode.data import Dataset
 from ltnode.errors import ConfigError
 from ltnode.evaluation.progress import progress_bar
 from ltnode.inference import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point
-from ltnode.models import MODELS, PRESETS, build
-from ltnode.training import Run, RunStatus, TrainConfig, fit, train_preset
+from ltnode.models import MODELS, PRESETS, Model, build
+from ltnode.training import Run, RunStatus, TrainConfig, fit, fit_seeds, train_preset
+from ltnode.training.several import seed_folder
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
         epilog=console.example(
             "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
             "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
+            "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
         ),
     )(train)
 
@@ -35,6 +37,9 @@ def train(
     data: Annotated[str | None, typer.Option(help=f"One of {', '.join(data_sets.names())}.")] = None,
     preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of weights, data order and end-times; by default 0.", min=0)] = None,
+    seeds: Annotated[
+        str, typer.Option(help="Several runs side by side in one process, such as 0-4; the folders are OUT-seedN.")
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/DATA-MODEL-seedN.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or begin it when there is none.")] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file with a training configuration.")] = None,
@@ -49,17 +54,30 @@ def train(
     Options on the command line come before those of --config, which come before those of the preset.
     """
     given = {"model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit}
+    if seeds and seed is not None:
+        raise ConfigError("--seed and --seeds exclude each other: --seeds 0-4 trains five runs, --seed 0 one")
     chosen = configuration(config, {key: value for key, value in given.items() if value is not None}, settings or ())
     assert chosen.model is not None
     assert chosen.data is not None
     loaded = data_sets.load(chosen.data)
-    network = build(chosen.model, loaded, chosen.preset or "default", seed=chosen.seed, **chosen.model_options)  # type: ignore[arg-type]
-    folder = out or Path("runs") / f"{chosen.data}-{chosen.model}-seed{chosen.seed}"
-    console.say(f"Training {chosen.model} on {chosen.data} ({loaded.n_train} examples) in {folder}")
-    with console.resumable(f"The checkpoint is in {folder}: run the same command with --resume to continue."):
-        run = fit(network, loaded, chosen, folder, resume=resume)
-    _report(run, folder)
-    _choose_operating_point(run, loaded, folder)
+    base = out or Path("runs") / f"{chosen.data}-{chosen.model}"
+    several = console.numbers(seeds) if seeds else []
+    one = out or seed_folder(base, chosen.seed)
+    folders = [seed_folder(base, number) for number in several] or [one]
+
+    def network(number: int) -> Model:
+        return build(chosen.model, loaded, chosen.preset or "default", seed=number, **chosen.model_options)  # type: ignore[arg-type]
+
+    places = ", ".join(str(folder) for folder in folders)
+    console.say(f"Training {chosen.model} on {chosen.data} ({loaded.n_train} examples) in {places}")
+    with console.resumable(f"The checkpoint is in {places}: run the same command with --resume to continue."):
+        if several:
+            runs = fit_seeds(network, loaded, chosen, several, base, resume=resume)
+        else:
+            runs = [fit(network(chosen.seed), loaded, chosen, one, resume=resume)]
+    for run, folder in zip(runs, folders, strict=True):
+        _report(run, folder)
+        _choose_operating_point(run, loaded, folder)
 
 
 def configuration(file: Path | None, given: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:

@@ -1,0 +1,152 @@
+"""``ltnode.fit_seeds``: several runs that differ in their seed, side by side in one process.
+
+The runs take turns, a step each. On CUDA every run has a stream of its own, so that the kernels of one fill what the others leave
+idle; a step of one run launches while those of the others still compute. Nothing else is shared: each run has the weights, data
+order, end-times, random numbers and folder that it would have alone, and on a CPU it ends with the same weights, bit for bit.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ltnode.errors import ConfigError
+from ltnode.models import Model
+from ltnode.training.batches import as_dataset
+from ltnode.training.config import TrainConfig
+from ltnode.training.distributed import Workers
+from ltnode.training.engine import Training, checked_config, choose_device
+from ltnode.training.progress import progress_bar
+from ltnode.training.run import Run
+from ltnode.training.status import TrainingError
+from ltnode.training.step import product_precision
+from ltnode.training.stopping import stop_requests
+from ltnode.typing import Tensor
+
+
+def seed_folder(out: str | Path, seed: int) -> Path:
+    """The run folder of one seed: ``OUT-seedN``."""
+    path = Path(out)
+    return path.with_name(f"{path.name}-seed{seed}")
+
+
+def fit_seeds(
+    build: Callable[[int], Model],
+    data: Any,
+    config: TrainConfig | None = None,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+) -> list[Run]:
+    """Train the same model from several seeds at once.
+
+    Args:
+        build: Makes the untrained model of a seed, such as ``lambda seed: ltnode.build("lt-node", data, seed=seed)``.
+        data: As in `ltnode.fit`.
+        config: As in `ltnode.fit`; every run has it with its own seed.
+        seeds: Of the runs, all different.
+        out: The run folders are ``OUT-seed0``, ...; None writes nothing.
+        resume: Continue the runs that are there, and begin the others.
+
+    Returns:
+        The runs, in the order of the seeds.
+
+    Raises:
+        TrainingError: A run failed; the others were trained to their end first, and the message names the seed.
+        ConfigError, CheckpointError, InputError: As `ltnode.fit`, before any training.
+    """
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds must be one or more different numbers, not {list(seeds)}")
+    models = [build(seed) for seed in seeds]
+    dataset = as_dataset(data, models[0])
+    folders = [None if out is None else seed_folder(out, seed) for seed in seeds]
+    base = checked_config(config, models[0], dataset, out, resume)
+    device = choose_device(base.device)
+    workers = Workers.start(device)
+    if workers.world > 1:
+        workers.stop()
+        raise ConfigError(
+            "several seeds train in one process: start it without torchrun, or each seed under a torchrun of its own"
+        )
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        stack.enter_context(product_precision(base.precision))
+        turns = []
+        for seed, model, folder in zip(seeds, models, folders, strict=True):
+            stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+            with _on(stream):
+                training = Training(model, dataset, base.replace(seed=seed), device, workers, folder, None, len(seeds))
+            turns.append(_Turns(seed, training, stream))
+        _take_turns(turns, resume)
+    return [turn.training.result for turn in turns]
+
+
+@dataclass
+class _Turns:
+    """One of the runs: its stream, its random numbers while others have their turn, and what is left of it."""
+
+    seed: int
+    training: Training
+    stream: torch.cuda.Stream | None
+    losses: Generator[float | None] | None = None
+    generators: list[Tensor] = field(default_factory=list)
+    failure: TrainingError | None = None
+
+    @contextmanager
+    def _own_random_numbers(self) -> Generator[None]:
+        if self.generators:
+            torch.set_rng_state(self.generators[0])
+            if self.stream is not None:
+                torch.cuda.set_rng_state(self.generators[1], self.training.device)
+        yield
+        self.generators = [torch.get_rng_state()]
+        if self.stream is not None:
+            self.generators.append(torch.cuda.get_rng_state(self.training.device))
+
+    def advance(self) -> float | None:
+        """One step; afterwards ``losses`` is None if it was the end."""
+        assert self.losses is not None
+        with _on(self.stream), self._own_random_numbers():
+            try:
+                return next(self.losses)
+            except StopIteration:
+                self.losses = None
+            except TrainingError as error:
+                self.losses, self.failure = None, error
+        return None
+
+
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def _take_turns(turns: list[_Turns], resume: bool) -> None:
+    """A step of each run after the other, until all have ended."""
+    with (
+        stop_requests(enabled=True) as stop,
+        progress_bar(sum(turn.training.total_steps for turn in turns), shown=True) as advance,
+        ExitStack() as stack,
+    ):
+        for turn in turns:
+            turn.losses = turn.training.steps(resume, lambda: stop.signal is not None)
+            stack.callback(turn.losses.close)
+        left = list(turns)
+        while left:
+            for turn in left:
+                loss = turn.advance()
+                advance(sum(turn.training.steps_done for turn in turns), loss)
+            left = [turn for turn in left if turn.losses is not None]
+    if stop.signal is not None:
+        signal.raise_signal(stop.signal)
+    failed = [turn for turn in turns if turn.failure is not None]
+    if failed:
+        first = failed[0].failure
+        assert first is not None
+        raise TrainingError(first.status, f"seed {', '.join(str(turn.seed) for turn in failed)}: {first.what}") from first
