@@ -192,12 +192,15 @@ def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> Non
         words = (0,)
     if own_times:
         header = (*header, "End-time\n5 / 50 / 95 %")
-        lines = [(*line, _times(one.row)) for line, one in zip(lines, shown, strict=True)]
+        lines = [(*line, _times(one.row.end_time)) for line, one in zip(lines, shown, strict=True)]
     console.table("", header, lines, words=words)
     if len(predictions) > len(shown):
         console.say(f"... and {len(predictions) - len(shown)} more: --out FILE or --json gives all of them")
-    if not own_times and predictions[0].row.end_time is not None:
-        console.say(f"End-time of every input, 5 / 50 / 95 %: {_times(predictions[0].row)}", style="dim")
+    shared = None if own_times else predictions[0].row.end_time
+    if shared is not None and len(set(shared)) > 1:
+        console.say(f"End-time of every input, 5 / 50 / 95 %: {_times(shared)}", style="dim")
+    elif shared is not None:
+        console.say(f"End-time of every input: {_times(shared[:1])}", style="dim")
     by_notes: dict[tuple[str, ...], list[str]] = {}
     for one in predictions:
         by_notes.setdefault(one.notes, []).append(one.name)
@@ -252,8 +255,5 @@ def _shortened(name: str, room: int) -> str:
     return name if len(name) <= room else "…" + name[1 - room :]
 
 
-def _times(row: PredictionRow) -> str:
-    if row.end_time is None:
-        return ""
-    distinct = row.end_time if len(set(row.end_time)) > 1 else row.end_time[:1]
-    return " / ".join(f"{t:.2f}" for t in distinct)
+def _times(end_time: Sequence[float] | None) -> str:
+    return " / ".join(f"{t:.2f}" for t in end_time or ())
