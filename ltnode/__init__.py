@@ -4,6 +4,8 @@ The end-time T of a neural ODE is a latent variable. A posterior over T, learnt 
 uncertainty from a single ODE solve.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ltnode import metrics, report
 from ltnode._version import __version__
 from ltnode.endtime import (
@@ -21,6 +23,9 @@ from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Pre
 from ltnode.ode import KeptGrid, Solution, SolverError, Status, odesolve
 from ltnode.training import Run, TrainConfig, TrainingError, fit, load, save, train_preset
 
+if TYPE_CHECKING:
+    from ltnode.estimators import LTNodeClassifier, LTNodeRegressor
+
 __all__ = [
     "AmortizedGammaTime",
     "CheckpointError",
@@ -33,7 +38,9 @@ __all__ = [
     "InputError",
     "InputSpec",
     "KeptGrid",
+    "LTNodeClassifier",
     "LTNodeError",
+    "LTNodeRegressor",
     "LatentTimeODE",
     "MissingExtraError",
     "Model",
@@ -60,3 +67,18 @@ __all__ = [
     "save",
     "train_preset",
 ]
+
+_NEEDS_SKLEARN = ("LTNodeClassifier", "LTNodeRegressor")
+
+
+def __getattr__(name: str) -> Any:
+    """The scikit-learn estimators, imported when they are first asked for: scikit-learn is an extra, and slow to import."""
+    if name not in _NEEDS_SKLEARN:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ltnode import estimators
+
+    return getattr(estimators, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

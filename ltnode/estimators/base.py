@@ -1,0 +1,244 @@
+"""What the classifier and the regressor share: parameters, standardised inputs, training with a held-out part, prediction."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ltnode.data import Split
+from ltnode.endtime.checks import checked_count
+from ltnode.errors import InputError, unknown_name
+from ltnode.estimators.epochs import Course, Patience, TableTraining
+from ltnode.estimators.uncertainty import FloatArray
+from ltnode.models import InputSpec, LatentTimeODE, Prediction, build
+from ltnode.training import TrainConfig
+from ltnode.typing import Tensor
+
+_LOG = logging.getLogger("ltnode")
+
+END_TIMES: Mapping[str, str] = {
+    "gamma": "lt-node",
+    "amortized": "alt-node",
+    "mixture": "lt-node-mixture",
+    "uniform": "uni-node",
+    "fixed": "node",
+}
+"""End-times by their names here, and the models of `ltnode.build` that have them."""
+
+# As scikit-learn's own estimators, and a step costs about the same as in float32 at these sizes: overhead bounds it.
+_DTYPE = torch.float64
+_CHUNK = 4096
+_STEPS_PER_EPOCH = 8
+_BATCHES = (16, 256)
+_HELD_OUT_FROM = 50
+# build's lift is made for one feature and data with gaps. With several features a quarter of it gives a smoother start.
+_STEM_GAIN = 0.25
+
+
+class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
+    """Base of `LTNodeClassifier` and `LTNodeRegressor`: all but labels and targets."""
+
+    _task: ClassVar[Literal["classification", "regression"]]
+
+    def __init__(
+        self,
+        end_time: str = "gamma",
+        *,
+        width: int = 32,
+        kl_weight: float | str = 0.1,
+        learning_rate: float = 0.003,
+        weight_decay: float = 1e-3,
+        batch_size: int | str = "auto",
+        max_epochs: int = 100,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.15,
+        n_iter_no_change: int = 20,
+        tol: float = 1e-3,
+        warm_start: bool = False,
+        samples: int = 10,
+        device: str = "cpu",
+        random_state: Any = None,
+        verbose: int | bool = 0,
+    ) -> None:
+        """Parameters are checked in ``fit``.
+
+        Args:
+            end_time: Distribution of the end-time T: ``"gamma"`` (one learnt posterior for all inputs, LT-NODE), ``"amortized"``
+                (one per input, ALT-NODE), ``"mixture"`` (of three Gammas), ``"uniform"`` (nothing learnt, Uni-NODE) or
+                ``"fixed"`` (T = 1, a plain neural ODE, no model uncertainty). Learnt ones are truncated to the window (0, 3)
+                that training covers.
+            width: Size of the ODE's state and of the hidden layers of its field.
+            kl_weight: Weight of KL(q || prior) per example, or ``"elbo"`` for the literal bound; see docs/objective.md.
+            learning_rate: Of Adam, at the start; it falls to 0 by half a cosine over ``max_epochs``.
+            weight_decay: L2 penalty of the weights.
+            batch_size: Rows per step; ``"auto"``: an eighth of the training rows, between 16 and 256.
+            max_epochs: Passes over the training rows, at most.
+            early_stopping: Hold out ``validation_fraction`` of the rows, keep the epoch with the best held-out log-likelihood and
+                soften the prediction as they demand. ``"auto"``: with 50 rows or more. False: all rows are trained on, and the
+                training loss decides when to stop.
+            validation_fraction: Share that is held out; stratified by class where every class allows it.
+            n_iter_no_change: Stop after so many epochs in a row without an improvement by more than ``tol``.
+            tol: The smallest improvement that counts, in nats per example.
+            warm_start: Another ``fit`` goes on from the weights of the last one, on its standardisation.
+            samples: End-times per prediction: members that the prediction averages, from one solve.
+            device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``. Small tables are faster on the CPU.
+            random_state: Initial weights, held-out rows, order of the rows, training times. An int gives the same numbers on
+                every run, whatever the global generators do; they are never touched (None draws one seed from numpy's).
+            verbose: Log every so many epochs to the logger ``ltnode``, level INFO; 0 is silent.
+        """
+        self.end_time = end_time
+        self.width = width
+        self.kl_weight = kl_weight
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.samples = samples
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # -- fitting ---------------------------------------------------------------------------------------------------------
+
+    def _goes_on(self) -> bool:
+        """Whether this ``fit`` continues an earlier one."""
+        return bool(self.warm_start) and hasattr(self, "model_")
+
+    def _fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> Self:
+        """Train on checked inputs (N, D) and labels 0..C-1 or standardised targets (N,)."""
+        self._check_parameters()
+        seed = self._seed()
+        if not self._goes_on():
+            self._begin(X, n_classes, seed)
+        table = self._table(X, target)
+        trained, held_out = self._hold_out(table, target, seed)
+        training = TableTraining(self.model_, trained, self._config(len(trained), seed))
+        patience = Patience(self.n_iter_no_change, self.tol)
+        course = training.run(patience, held_out, self.samples, self._report if self.verbose else None)
+        training.finish()
+        self.n_iter_ = len(course.losses)
+        self.loss_curve_ = course.losses
+        self.validation_scores_ = course.scores if held_out is not None else None
+        self._partial_state: dict[str, Any] | None = None
+        return self
+
+    def _partial_fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> Self:
+        """One pass over some rows; the first call decides the standardisation, and Adam's moments are kept."""
+        self._check_parameters()
+        if not hasattr(self, "model_"):
+            self._begin(X, n_classes, self._seed())
+            self.n_iter_, self.loss_curve_, self.validation_scores_ = 0, [], None
+        state = getattr(self, "_partial_state", None) or {"seed": self._seed(), "optimizers": None}
+        config = self._config(len(X), state["seed"]).replace(schedule="milestones")
+        training = TableTraining(self.model_, self._table(X, target), config, first_epoch=self.n_iter_)
+        if state["optimizers"] is not None:
+            training.load_optimizer_state(state["optimizers"])
+        self.loss_curve_ = [*self.loss_curve_, training.run_epoch()]
+        training.finish()
+        self.n_iter_ += 1
+        self._partial_state = {**state, "optimizers": training.optimizer_state()}
+        return self
+
+    def _begin(self, X: FloatArray, n_classes: int | None, seed: int) -> None:
+        """The standardisation, and a model with new weights."""
+        self.scaler_ = StandardScaler().fit(X)
+        spec = InputSpec((X.shape[1],), self._task, n_classes)
+        options: dict[str, Any] = {} if self.end_time == "fixed" else {"objective": {"kl_weight": self.kl_weight}}
+        model = build(END_TIMES[self.end_time], spec, seed=seed, width=self.width, **options)
+        assert isinstance(model, LatentTimeODE)
+        with torch.no_grad():
+            for parameter in model.stem.parameters():
+                parameter.mul_(_STEM_GAIN)
+        self.model_ = model.to(_DTYPE)
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _table(self, X: FloatArray, target: NDArray[Any]) -> Split:
+        return Split(self._inputs(X), torch.tensor(target, dtype=torch.int64 if self._task == "classification" else _DTYPE))
+
+    def _inputs(self, X: FloatArray) -> Tensor:
+        return torch.tensor(self.scaler_.transform(X), dtype=_DTYPE)
+
+    def _config(self, rows: int, seed: int) -> TrainConfig:
+        low, high = _BATCHES
+        automatic = min(max(rows // _STEPS_PER_EPOCH, low), high)
+        size = automatic if self.batch_size == "auto" else checked_count("batch_size", self.batch_size)
+        return TrainConfig(
+            seed=seed,
+            epochs=int(self.max_epochs),
+            batch_size=size,
+            lr=float(self.learning_rate),
+            weight_decay=float(self.weight_decay),
+            schedule="cosine",
+            device=self.device,
+            accelerate="off",
+        )
+
+    def _hold_out(self, table: Split, target: NDArray[Any], seed: int) -> tuple[Split, Split | None]:
+        rows = len(target)
+        held = round(self.validation_fraction * rows)
+        wanted = rows >= _HELD_OUT_FROM if self.early_stopping == "auto" else self.early_stopping
+        if not wanted:
+            return table, None
+        if not 1 <= held < rows:
+            raise InputError(
+                f"validation_fraction = {self.validation_fraction} of {rows} rows holds out {held}: at least 1 row must be held "
+                "out and 1 left; give more rows, or early_stopping=False"
+            )
+        classes = None
+        if self._task == "classification":
+            counts = np.bincount(target)
+            counts = counts[counts > 0]
+            classes = target if counts.min() >= 2 and min(held, rows - held) >= len(counts) else None
+        kept, out = train_test_split(np.arange(rows), test_size=held, random_state=seed, stratify=classes)
+        return table.select(torch.from_numpy(kept)), table.select(torch.from_numpy(out))
+
+    def _report(self, course: Course) -> None:
+        epoch = len(course.losses)
+        if epoch % int(self.verbose) == 0:
+            held_out = f", held-out log-likelihood {course.scores[-1]:.4f}" if course.scores else ""
+            _LOG.info("%s: epoch %d, loss %.4f%s", type(self).__name__, epoch, course.losses[-1], held_out)
+
+    def _check_parameters(self) -> None:
+        """What `TrainConfig` and the model do not check themselves."""
+        if self.end_time not in END_TIMES:
+            raise InputError(unknown_name("end_time", self.end_time, END_TIMES))
+        for name in ("width", "max_epochs", "n_iter_no_change", "samples"):
+            checked_count(name, getattr(self, name))
+        if self.early_stopping not in (True, False, "auto"):
+            raise InputError(f"early_stopping must be True, False or 'auto', not {self.early_stopping!r}")
+        if not 0 < self.validation_fraction < 1:
+            raise InputError(f"validation_fraction must lie between 0 and 1, not {self.validation_fraction!r}")
+        if not self.tol >= 0:
+            raise InputError(f"tol must be a number of at least 0, not {self.tol!r}")
+
+    # -- prediction ------------------------------------------------------------------------------------------------------
+
+    def _predictions(self, X: Any) -> Iterator[Prediction]:
+        """Predictions of checked inputs in parts of bounded size, on the CPU; a row's prediction depends on it alone."""
+        check_is_fitted(self)
+        inputs = self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
+        device = next(self.model_.parameters()).device
+        for part in inputs.split(_CHUNK):
+            yield self.model_.predict(part.to(device), samples=self.samples)
+
+    def _columns(self, X: Any, *names: str) -> list[FloatArray]:
+        """Quantities of a `Prediction` for all rows."""
+        parts = [[getattr(p, name).cpu().numpy() for name in names] for p in self._predictions(X)]
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]

@@ -1,0 +1,130 @@
+"""Epochs of training on one table, until a held-out part, or the loss itself, says that it is enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ltnode.data import Dataset, Split
+from ltnode.estimators.held_out import Judgement, judge, soften_
+from ltnode.models import LatentTimeODE
+from ltnode.training.batches import TrainingData
+from ltnode.training.config import TrainConfig
+from ltnode.training.distributed import Workers
+from ltnode.training.engine import choose_device
+from ltnode.training.step import EagerStep, make_optimizers, set_learning_rates
+from ltnode.typing import Tensor
+
+_FINISHING = 2048
+
+
+@dataclass
+class Course:
+    """How a training went, epoch by epoch.
+
+    Attributes:
+        losses: Mean training loss of every epoch.
+        scores: Held-out log-likelihood after every epoch; empty without a held-out part.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When to stop: after ``epochs`` epochs in a row that are not better than the best by more than ``tol``."""
+
+    epochs: int
+    tol: float
+
+
+class TableTraining:
+    """The training engine's own data order, step and optimisers, one epoch at a time.
+
+    Args:
+        model: Trained in place, on the device of the configuration.
+        table: Network inputs (N, D) and labels or targets (N,).
+        config: Epochs, batch size, learning rate, weight decay, seed, device.
+        first_epoch: Epochs done before: decides the order of the data.
+    """
+
+    def __init__(self, model: LatentTimeODE, table: Split, config: TrainConfig, first_epoch: int = 0) -> None:
+        assert model.spec is not None
+        device = choose_device(config.device)
+        dataset = Dataset("table", model.task, table, table, model.spec["input"]["n_classes"])
+        self.model, self.config, self.epoch, self.device = model.to(device), config, first_epoch, device
+        self.data = TrainingData.of(dataset, model, config, device)
+        self.optimizers = make_optimizers(model, config)
+        self._step = EagerStep(model, self.optimizers, config, len(table), Workers(), check=True)
+
+    def run_epoch(self) -> float:
+        """One pass over the table; the mean loss."""
+        self.model.train()
+        losses = [self._step(batch)["loss"] * len(batch.indices) for batch in self.data.batches(self.epoch)]
+        self.epoch += 1
+        return float(sum(losses)) / len(self.data.train)
+
+    def run(
+        self,
+        patience: Patience,
+        held_out: Split | None = None,
+        samples: int = 10,
+        on_epoch: Callable[[Course], None] | None = None,
+    ) -> Course:
+        """Train until the patience or the epochs of the configuration are spent.
+
+        With a held-out part the model ends as it was after the best epoch, softened as that part demands. Without, the training
+        loss decides when to stop, and the last weights stay.
+
+        Args:
+            patience: When to stop early.
+            held_out: Examples that are not trained on.
+            samples: End-times of a prediction.
+            on_epoch: Told after every epoch.
+        """
+        course = Course()
+        held_out = None if held_out is None else held_out.to(self.device)
+        best, kept = -math.inf, None
+        waited = 0
+        for epoch in range(self.config.epochs):
+            set_learning_rates(self.optimizers, self.config.lr_factor(epoch))
+            course.losses.append(self.run_epoch())
+            value = -course.losses[-1]
+            if held_out is not None:
+                judgement = judge(self.model.predict(held_out.x, samples), held_out.y)
+                value = judgement.log_likelihood
+                course.scores.append(value)
+                if value > best:
+                    kept = judgement, {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+            if on_epoch is not None:
+                on_epoch(course)
+            waited = 0 if value > best + patience.tol else waited + 1
+            best = max(best, value)
+            if waited >= patience.epochs:
+                break
+        if kept is not None:
+            self._go_back(*kept)
+        return course
+
+    def _go_back(self, judgement: Judgement, weights: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(weights)
+        soften_(self.model, judgement.softening)
+
+    def finish(self) -> None:
+        """Fit the stored grid that predictions use, and leave no gradient behind."""
+        x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
+        self.model.eval()
+        self.model.finish_training(x, y)
+        self.model.zero_grad(set_to_none=True)
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """What the optimisers remember, to go on in a later call."""
+        return {phase: optimizer.state_dict() for phase, optimizer in self.optimizers.items()}
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Go on with what `optimizer_state` gave."""
+        for phase, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state[phase])

@@ -1,0 +1,111 @@
+"""`LTNodeRegressor`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from ltnode.estimators.base import LTNodeEstimator
+from ltnode.estimators.uncertainty import FloatArray, RegressionUncertainty
+
+
+class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
+    """Real values for table rows with uncertainty, by a neural ODE whose end-time is a latent variable.
+
+    Inputs and targets are standardised inside; everything returned is in units of the target. A prediction is the mean over
+    members that stop the ODE at different times, from one solve, and depends on its row alone. The noise is Gaussian with one
+    learnt standard deviation for all rows. One target; sample weights, sparse inputs and missing values are not supported.
+
+    Attributes:
+        model_: The trained `ltnode.LatentTimeODE`; its inputs are ``scaler_.transform(X)``, its targets standardised too.
+        scaler_, target_scaler_: The standardisation of inputs and targets.
+        noise_std_: Standard deviation of the observation noise, in units of the target.
+        n_features_in_, feature_names_in_: As everywhere in scikit-learn.
+        n_iter_: Epochs that were run.
+        loss_curve_: Mean training loss of every epoch, in standardised units.
+        validation_scores_: Held-out log-likelihood of every epoch, likewise; None without a held-out part.
+    """
+
+    _task = "regression"
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train on inputs (n_samples, n_features) and targets (n_samples,)."""
+        goes_on = self._goes_on()
+        X, y = self._checked(X, y, reset=not goes_on)
+        if not goes_on:
+            self.target_scaler_ = StandardScaler().fit(y[:, None])
+        return self._fit(X, self._standardised(y), None)
+
+    def partial_fit(self, X: Any, y: Any) -> Self:
+        """One pass over some rows, on top of what was learnt before.
+
+        The first rows decide how inputs and targets are standardised, so they should be typical. No rows are held out.
+        """
+        first = not hasattr(self, "model_")
+        X, y = self._checked(X, y, reset=first)
+        if first:
+            self.target_scaler_ = StandardScaler().fit(y[:, None])
+        return self._partial_fit(X, self._standardised(y), None)
+
+    @property
+    def noise_std_(self) -> float:
+        """Standard deviation of the observation noise, in units of the target."""
+        return self.model_.describe()["noise_std"] * self._unit
+
+    @overload
+    def predict(self, X: Any, return_std: Literal[False] = False) -> FloatArray: ...
+    @overload
+    def predict(self, X: Any, return_std: Literal[True]) -> tuple[FloatArray, FloatArray]: ...
+    def predict(self, X: Any, return_std: bool = False) -> FloatArray | tuple[FloatArray, FloatArray]:
+        """Predictive mean (n_samples,) and, if asked for, the standard deviation of the prediction.
+
+        Args:
+            X: Inputs (n_samples, n_features).
+            return_std: Return ``(mean, std)``, where std is the total: ``sqrt(model_std**2 + noise_std**2)``. The part of the
+                model alone is ``predict_uncertainty(X).model_std``.
+        """
+        mean, std = self._columns(X, "mean", "total_std")
+        mean = self.target_scaler_.inverse_transform(mean[:, None])[:, 0]
+        return (mean, std * self._unit) if return_std else mean
+
+    def predict_uncertainty(self, X: Any) -> RegressionUncertainty:
+        """Standard deviations, variances and entropy of every prediction; see `RegressionUncertainty`."""
+        model_std, std = (column * self._unit for column in self._columns(X, "std", "total_std"))
+        noise_std = np.full_like(std, self.noise_std_)
+        return RegressionUncertainty(
+            entropy=self._entropy(std),
+            aleatoric=noise_std**2,
+            epistemic=model_std**2,
+            std=std,
+            model_std=model_std,
+            noise_std=noise_std,
+        )
+
+    def score_samples(self, X: Any) -> FloatArray:
+        """How familiar rows look: ``-log(2 pi e std**2) / 2``, minus the entropy of the prediction; (n_samples,), in nats.
+
+        Larger is more in-distribution. The noise is the same for all rows, so that the members' spread alone decides the order.
+        """
+        return -self._entropy(self._columns(X, "total_std")[0] * self._unit)
+
+    @staticmethod
+    def _entropy(std: FloatArray) -> FloatArray:
+        return np.log(std) + 0.5 * math.log(2 * math.pi * math.e)
+
+    @property
+    def _unit(self) -> float:
+        """One standardised unit of the target."""
+        return float(self.target_scaler_.scale_[0])
+
+    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[FloatArray, FloatArray]:
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=reset)
+        return X, np.asarray(column_or_1d(y), dtype=np.float64)
+
+    def _standardised(self, y: FloatArray) -> FloatArray:
+        standardised: FloatArray = self.target_scaler_.transform(y[:, None])[:, 0]
+        return standardised

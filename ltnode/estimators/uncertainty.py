@@ -1,0 +1,55 @@
+"""What ``predict_uncertainty`` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Uncertainty:
+    """How unsure a prediction is, and why; all arrays have shape (n_samples,).
+
+    Classification, in nats: ``entropy = aleatoric + epistemic``, where ``aleatoric`` is the mean entropy of the members (one per
+    end-time) and ``epistemic`` the mutual information between label and end-time.
+
+    Attributes:
+        entropy: Of the predictive distribution, in nats.
+        aleatoric: What all members agree is undecided.
+        epistemic: What members disagree about.
+    """
+
+    entropy: FloatArray
+    aleatoric: FloatArray
+    epistemic: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.entropy)
+
+    def as_dict(self) -> dict[str, FloatArray]:
+        """The columns by name, ready for a data frame."""
+        columns: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return columns
+
+
+@dataclass(frozen=True, eq=False)
+class RegressionUncertainty(Uncertainty):
+    """How unsure a regression is, in units of the target.
+
+    ``aleatoric`` and ``epistemic`` are variances, ``noise_std**2`` and ``model_std**2``; their sum is ``std**2``; ``entropy`` is
+    that of the Gaussian with this variance, ``log(2 pi e std**2) / 2``, in nats.
+
+    Attributes:
+        std: Standard deviation of the prediction, observation noise included.
+        model_std: Standard deviation of the members' means: the part of the model alone.
+        noise_std: Standard deviation of the observation noise, the same for all inputs.
+    """
+
+    std: FloatArray
+    model_std: FloatArray
+    noise_std: FloatArray
