@@ -162,6 +162,66 @@ def time_eager(data: str, repeats: int) -> dict[str, Any]:
     }
 
 
+def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
+    """Several runs side by side, each on a stream of its own, a step of each in turn, as `ltnode.fit_seeds` has them."""
+    torch.cuda.reset_peak_memory_stats()
+    runs = []
+    for _ in range(count):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            step = graph_step("lt-node", data, "bf16", True, None, {})
+            x, y = synthetic_batch(step.model.spec["input"], 256, "cuda")
+            runs.append((stream, step, x, y, torch.arange(256, device="cuda")))
+    counter = iter(range(10**9))
+
+    def work() -> None:
+        number = next(counter)
+        for stream, step, x, y, indices in runs:
+            with torch.cuda.stream(stream):
+                step(Batch(x, y, indices, number, 0, 1.0))
+
+    ms = throughput(work, 4 * repeats)
+    n = len(runs[0][1].kept.edges) - 1
+    return {
+        "way": f"lt-node fused bf16 balanced grid, {count} seed{'s' if count > 1 else ''} side by side",
+        "device_ms": ms,
+        "loop_ms": ms,
+        "steps": n,
+        "evaluations": runs[0][1].tableau.evaluations(n),
+        "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+    }
+
+
+def time_node_gp(data: str, repeats: int) -> list[dict[str, Any]]:
+    """An eager step of NODE-GP, and of the NODE below it: the difference is the Gaussian processes' share."""
+    rows = []
+    for name in ("node-gp", "node"):
+        torch.cuda.reset_peak_memory_stats()
+        model = ltnode.build(name, data, seed=0).to("cuda").train()
+        x, y = synthetic_batch(model.spec["input"], 256, "cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+        def work(model: Any = model, optimizer: Any = optimizer, x: Any = x, y: Any = y) -> None:
+            optimizer.zero_grad()
+            model.loss(x, y, 50_000).backward()
+            optimizer.step()
+
+        ms = milliseconds(work, max(5, repeats // 5), 2)
+        s = model.solve_stats
+        rows.append(
+            {
+                "way": f"{name} eager fp32",
+                "device_ms": ms,
+                "loop_ms": ms,
+                "steps": s.n_accepted,
+                "evaluations": s.n_evaluations,
+                "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
+            }
+        )
+    rows[0]["gp_share"] = 1 - rows[1]["device_ms"] / rows[0]["device_ms"]
+    return rows
+
+
 def agreement(data: str, name: str, precision: str, fused: bool, steps: int = 200) -> dict[str, Any]:
     """Losses of the accelerated and of the reference step on the same batches, from the same start.
 
@@ -220,8 +280,12 @@ def main() -> None:
         add(time_graph("lt-node", d, precision, True, None, r))
     add(time_graph("alt-node", d, "bf16", True, five, r))
     add(time_graph("node", d, "bf16", True, None, r))
+    for count in (1, 5):
+        add(time_seeds(d, count, r))
     if not options.quick:
         add(time_graph("lt-node", d, "bf16", False, five, r))
+        for row in time_node_gp(d, r):
+            add(row)
         add(time_eager(d, r))
         add(time_torchdiffeq(d, r, adjoint=False))
         add(time_torchdiffeq(d, r, adjoint=True))
