@@ -166,19 +166,24 @@ def _eight_bits(picture: Any, deep: bool, notes: list[str]) -> Any:
         notes.append(f"{picture.mode} -> RGB")
     grey = picture.mode in _GREY
     if transparent:
-        layer = picture.convert("RGBA")
+        layer = _in_mode(picture, "RGBA")
         if layer.getextrema()[3][0] < 255:
             notes.append("transparent parts over white")
             white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
             picture = Image.alpha_composite(white, layer)
-    return picture.convert("L" if grey else "RGB")
+    return _in_mode(picture, "L" if grey else "RGB")
 
 
 def _channels(picture: Any, channels: int, notes: list[str]) -> Any:
     mode = "L" if channels == 1 else "RGB"
     if picture.mode != mode:
         notes.append("colour -> grey" if mode == "L" else "grey -> three equal channels")
-    return picture.convert(mode)
+    return _in_mode(picture, mode)
+
+
+def _in_mode(picture: Any, mode: str) -> Any:
+    # Pillow's convert copies also where nothing is to be done, and these pictures may be large.
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
 def _scaled(picture: Any, size: tuple[int, int], notes: list[str]) -> Any:
