@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "create_app"]
 
-_NEEDED = {"fastapi": "FastAPI", "uvicorn": "uvicorn", "multipart": "python-multipart", "PIL": "Pillow"}
+_NEEDED = {"fastapi": "FastAPI", "uvicorn": "uvicorn", "python_multipart": "python-multipart", "PIL": "Pillow"}
 
 
 def check_extra() -> None:
     """Raise `ltnode.errors.MissingExtraError` where a package of the extra ``serve`` is not installed."""
     for module, package in _NEEDED.items():
-        if importlib.util.find_spec(module) is None:
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except ValueError:  # a module that was marked as not there
+            found = False
+        if not found:
             raise missing_extra(package, "serve", "the server")
 
 

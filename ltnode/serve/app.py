@@ -53,7 +53,7 @@ def make_app(models: Sequence[TrainedModel], limits: Limits, token: str | None) 
     _add_plain_paths(app, service)
     _add_api(app, service)
     app.mount("/static", StaticFiles(directory=PAGE), name="static")
-    openapi.complete(app, with_token=token is not None)
+    openapi.complete(app, service, with_token=token is not None)
     return app
 
 
@@ -150,8 +150,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.get("/api/curve", response_model=schemas.CurveResponse, responses=openapi.work_errors(), tags=["predictions"])
     async def curve(
         model: Annotated[str | None, Query(description="Name of the model.")] = None,
-        points: Annotated[int, Query(ge=2, le=1_000_000, description="Number of inputs.")] = 200,
-        samples: Annotated[int, Query(ge=1, le=1_000_000, description="Number of end-times.")] = 10,
+        points: Annotated[int, Query(ge=2, le=1_000_000, description="Number of inputs.")] = min(200, limits.points),
+        samples: Annotated[int, Query(ge=1, le=1_000_000, description="Number of end-times.")] = min(10, limits.samples),
     ) -> Response:
         """A regression model of one input over the range of its data and beside it."""
         async with asyncio.timeout(limits.seconds):

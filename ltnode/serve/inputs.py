@@ -135,7 +135,7 @@ def _one_array(value: Any, trained: TrainedModel, notes: list[str], place: str) 
     else:
         flat = _flat(value, shape, place)
     try:
-        numbers = np.array(flat, dtype=np.float64)
+        numbers: NDArray[np.floating[Any]] = np.array(flat, dtype=np.float64)
     except OverflowError:
         numbers = np.array([np.inf])
     if not (np.abs(numbers) <= _LARGEST).all():

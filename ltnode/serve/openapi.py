@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
 from ltnode.serve import schemas
+from ltnode.serve.samples import samples
+from ltnode.serve.service import Service
 
 _REF = "#/components/schemas/{model}"
 _WORDS = {
@@ -58,12 +61,12 @@ def request_body(schema: str, form: bool = False) -> dict[str, Any]:
     """The body of a path, by the name of its schema; a form with files too if wanted."""
     content: dict[str, Any] = {"application/json": {"schema": {"$ref": _REF.format(model=schema)}}}
     if form:
-        content["multipart/form-data"] = {"schema": _FORM}
+        content["multipart/form-data"] = {"schema": copy.deepcopy(_FORM)}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def complete(app: FastAPI, with_token: bool) -> None:
-    """Add the schemas of the bodies, and the token where one is wanted, to the description."""
+def complete(app: FastAPI, service: Service, with_token: bool) -> None:
+    """Add the bodies, the names and limits of this very server, and the token where one is wanted, to the description."""
     described = app.openapi
 
     def full() -> dict[str, Any]:
@@ -73,6 +76,7 @@ def complete(app: FastAPI, with_token: bool) -> None:
         _, definitions = models_json_schema([(body, "validation") for body in _BODIES], ref_template=_REF)
         components = spec.setdefault("components", {})
         components.setdefault("schemas", {}).update(definitions["$defs"])
+        _name_and_limit(spec, service)
         if with_token:
             components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             for path, operations in spec["paths"].items():
@@ -82,3 +86,37 @@ def complete(app: FastAPI, with_token: bool) -> None:
         return spec
 
     app.openapi = full  # type: ignore[method-assign]
+
+
+def _name_and_limit(spec: dict[str, Any], service: Service) -> None:
+    """Which models and samples there are, and how much a request may ask for."""
+    limits = service.limits
+    choices = {"model": list(service.models), "models": list(service.models), "sample": list(samples()), "name": list(samples())}
+    most = {
+        "samples": ("maximum", limits.samples),
+        "points": ("maximum", limits.points),
+        "inputs": ("maxItems", limits.images),
+        "images": ("maxItems", limits.images),
+        "angles": ("maxItems", limits.angles),
+        "models": ("maxItems", limits.models),
+        "file": ("maxItems", limits.images),
+    }
+
+    def narrow(name: str, schema: dict[str, Any]) -> None:
+        for part in schema.get("anyOf", [schema]):
+            if isinstance(schema.get("default"), int) and name in most:
+                schema["default"] = min(schema["default"], most[name][1])
+            if name in choices and part.get("type") in ("string", "array"):
+                part.get("items", part)["enum"] = choices[name]
+            if name in most and part.get("type") in ("integer", "array"):
+                key, value = most[name]
+                part[key] = value
+
+    bodies = [spec["components"]["schemas"][body.__name__] for body in _BODIES]
+    for schema in [*bodies, spec["paths"]["/api/predict"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]]:
+        for name, part in schema["properties"].items():
+            narrow(name, part)
+    for operations in spec["paths"].values():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                narrow(parameter["name"], parameter["schema"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -21,6 +22,10 @@ from ltnode.typing import Float, Tensor
 
 _INLINE_BYTES = 64 * 1024
 """Arrays up to this size are read in the event loop: handing them over would take longer."""
+_SLACK = 4
+"""Requests that are a little too large are parsed, so that their answer can name the limit."""
+_SPARE = 100
+"""Brackets and commas of a body that belong to no array of numbers."""
 _FORM_FIELDS = ("file", "model", "samples")
 Asked = TypeVar("Asked")
 
@@ -57,6 +62,13 @@ class Reader:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        shapes = [trained.shape for trained in service.models.values()]
+        images = _SLACK * service.limits.images
+        self._most = {
+            b"{": _SPARE,
+            b"[": images * max(sum(math.prod(shape[:n]) for n in range(len(shape))) for shape in shapes) + _SPARE,
+            b",": images * max(math.prod(shape) for shape in shapes) + service.limits.angles + _SPARE,
+        }
 
     async def prediction(self, request: Request) -> Prediction:
         """From JSON, or from a form with files."""
@@ -79,44 +91,60 @@ class Reader:
                 415, "unsupported_media_type", f"send the content type application/json, not {media_type[:80] or 'none'}"
             )
         body = await request.body()
+        self._check_size(body)
         if len(body) > _INLINE_BYTES:
             # In one go: a parsed body is many times larger than its bytes and must not wait for its turn.
             return await self._service.aside(lambda: convert(parse(body, schema)))
         asked = parse(body, schema)
         return await self._service.aside(partial(convert, asked)) if asked.has_files else convert(asked)
 
+    def _count(self, asked: schemas.Parsable, name: str) -> int:
+        """A number that was asked for, within its limit; a default gives way to a smaller limit."""
+        value: int = getattr(asked, name)
+        if name in asked.model_fields_set:
+            self._service.check_limit(name, value)
+        return min(value, getattr(self._service.limits, name))
+
+    def _check_size(self, body: bytes) -> None:
+        """Refuse what cannot be a request before it becomes Python objects, which are many times larger and slow to make."""
+        for sign, most in self._most.items():
+            found = body.count(sign)
+            if found > most:
+                what = f"{found:,} {sign.decode()!r}, but no request that this server takes has more than {most:,}"
+                raise ApiError(422, "invalid", f"the body holds {what}: send fewer or smaller arrays")
+
     def _prediction(self, asked: schemas.PredictRequest) -> Prediction:
         service = self._service
         trained = service.model(asked.model)
-        service.check_limit("samples", asked.samples)
+        samples = self._count(asked, "samples")
         given = [values for values in (asked.inputs, asked.images) if values is not None]
         if len(given) != 1 or not given[0]:
             raise InputError("give at least one input: either inputs (arrays) or images (files in base64), not both")
         service.check_limit("images", len(given[0]))
         if asked.inputs is not None:
-            return Prediction(trained, array_batch(asked.inputs, trained), asked.samples)
+            return Prediction(trained, array_batch(asked.inputs, trained), samples)
         files = [from_base64(text, service.limits) for text in given[0]]
-        return Prediction(trained, image_batch(files, trained, service.limits), asked.samples)
+        return Prediction(trained, image_batch(files, trained, service.limits), samples)
 
     def _trajectory(self, asked: schemas.TrajectoryRequest) -> Trajectory:
         service = self._service
         trained = service.model(asked.model)
         explore.check_latent_time(trained)
         explore.check_change(trained, asked.change)
-        service.check_limit("points", asked.points)
-        service.check_limit("samples", asked.samples)
-        return Trajectory(trained, one_batch(asked, trained, service.limits), asked.change, asked.points, asked.samples)
+        points, samples = self._count(asked, "points"), self._count(asked, "samples")
+        return Trajectory(trained, one_batch(asked, trained, service.limits), asked.change, points, samples)
 
     def _sweep(self, asked: schemas.SweepRequest) -> Sweep:
         service = self._service
         service.check_limit("models", len(asked.models))
-        service.check_limit("angles", len(asked.angles))
-        service.check_limit("samples", asked.samples)
+        if "angles" in asked.model_fields_set:
+            service.check_limit("angles", len(asked.angles))
+        angles, samples = asked.angles[: service.limits.angles], self._count(asked, "samples")
         chosen = [service.model(name) for name in asked.models]
         for trained in chosen:
             explore.check_sweep(trained, chosen[0])
         raw = one_batch(asked, chosen[0], service.limits).raw
-        return Sweep(chosen, explore.turned(raw, asked.angles), asked.angles, asked.samples)
+        return Sweep(chosen, explore.turned(raw, angles), angles, samples)
 
     async def _form(self, request: Request) -> Prediction:
         limits = self._service.limits

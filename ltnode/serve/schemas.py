@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 _NUMBERS: dict[str, Any] = {"type": "array", "items": {"type": "number"}, "minItems": 1}
 _ROWS = {"type": "array", "items": _NUMBERS, "minItems": 1}
@@ -20,7 +20,17 @@ _BASE64 = {"type": "string", "contentEncoding": "base64", "description": "An ima
 Base64 = Annotated[str, WithJsonSchema(_BASE64)]
 Images = Annotated[list[Any], WithJsonSchema({"type": "array", "items": _BASE64, "minItems": 1})]
 Model = Annotated[str | None, Field(description="Name of a model; may be left out where the server has only one.")]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def _whole(value: Any) -> Any:
+    # For JSON 2.0 is a whole number, and some languages write it so; a text is not.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+# The validator stands last, so that the bounds stay those of a number in the description.
+Count = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)]
+PointCount = Annotated[int, Field(ge=2, le=1_000_000), BeforeValidator(_whole)]
+Seed = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_whole)]
 
 
 class Parsable(BaseModel):
@@ -57,7 +67,7 @@ class Change(Parsable):
     rotation: Annotated[float, Field(ge=0, le=180, description="Degrees, counter-clockwise.")] = 0.0
     noise: Annotated[float, Field(ge=0, le=1, description="Standard deviation of Gaussian noise; pixels span 0..1.")] = 0.0
     epsilon: Annotated[float, Field(ge=0, le=1, description="FGSM strength in units of the normalised input.")] = 0.0
-    seed: Annotated[int, Field(ge=0, le=2**31 - 1, description="Of the noise.")] = 0
+    seed: Annotated[Seed, Field(description="Of the noise.")] = 0
 
 
 class OneInput(Parsable):
@@ -78,7 +88,7 @@ class TrajectoryRequest(OneInput):
 
     model: Model = None
     change: Change = Field(default_factory=Change)
-    points: Annotated[int, Field(ge=2, le=1_000_000, description="Number of times at which the ODE is stopped.")] = 61
+    points: Annotated[PointCount, Field(description="Number of times at which the ODE is stopped.")] = 61
     samples: Count = 10
 
 

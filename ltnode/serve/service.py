@@ -13,7 +13,7 @@ import torch
 from ltnode.errors import InputError, unknown_name
 from ltnode.inference import PredictionRow, TrainedModel
 from ltnode.models import LatentTimeODE
-from ltnode.serve.batching import Batcher
+from ltnode.serve.batching import Batcher, StoppedError
 from ltnode.serve.failures import ApiError
 from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import Metrics
@@ -92,8 +92,16 @@ class Service:
             raise InputError(f"{asked} {name} are too many; this server allows at most {allowed} in one request")
 
     async def aside(self, work: Callable[[], Result]) -> Result:
-        """Run something that takes a while (decoding pictures, large arrays) beside the event loop, one at a time."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoder, work)
+        """Run something that takes a while (decoding pictures, large arrays) beside the event loop, one at a time.
+
+        Raises:
+            StoppedError: The server is shutting down.
+        """
+        try:
+            future = self._decoder.submit(work)
+        except RuntimeError as error:
+            raise StoppedError("the server is shutting down") from error
+        return await asyncio.wrap_future(future)
 
     async def predict(self, trained: TrainedModel, raw: Float[Tensor, "B *shape"], samples: int) -> Answer:
         """Rows of raw inputs; shares a pass with whoever asks the same model for as many samples.

@@ -123,8 +123,12 @@ def test_an_application_that_stops_takes_nothing_new(trained: dict[str, TrainedM
     app = create_app([trained["lt"]])
     app.state.service.start()
     app.state.service.stop()
-    (answer,) = asked(app, [predict_request("lt", images(1))])
-    assert answer.status_code == 503 and answer.json()["error"]["code"] == "stopping"
+
+    async def with_a_file(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/api/trajectory", json={"sample": "digit-3"})
+
+    for answer in asked(app, [predict_request("lt", images(1)), with_a_file]):
+        assert answer.status_code == 503 and answer.json()["error"]["code"] == "stopping"
 
 
 def test_a_pass_splits_its_rows_by_request(trained: dict[str, TrainedModel]):

@@ -105,6 +105,14 @@ def test_a_body_is_refused_by_its_declared_length_and_while_it_arrives(tiny: Any
     assert sent <= 6
 
 
+def test_a_body_of_too_many_lists_is_refused_before_it_is_parsed(tiny: Any, monkeypatch: pytest.MonkeyPatch):
+    """Parsing makes objects that are many times larger than their bytes; counting brackets and commas makes none."""
+    monkeypatch.setattr("ltnode.serve.reader.parse", lambda *_: pytest.fail("it was parsed"))
+    for body in (b"[" * 5000, b"[" + b"1," * 15_000, b"{" * 500):
+        answer = one(tiny, "POST", "/api/predict", content=body, headers={"content-type": "application/json"})
+        assert answer.status_code == 422 and "no request that this server takes" in answer.json()["error"]["reason"]
+
+
 def test_all_bodies_together_are_bounded(tiny: Any):
     """Three slow bodies of 30,000 bytes exceed the 60,000 that the server holds: at least one is told to come again."""
 

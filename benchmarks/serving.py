@@ -1,0 +1,236 @@
+"""Load on loopback: `ltnode serve` in one process, clients in another.
+
+usage: python benchmarks/serving.py [--run zoo/lt-node-mnist-paper] [--seconds 15] [--requests 10000] [--out benchmarks/results]
+
+Closed loop: every client keeps one connection, sends an image as an array, waits for the answer and sends the next. Measured
+with 1, 8 and 64 clients: requests per second, median and 99th percentile of the time to an answer, mean size of a pass. At 64
+clients the same once more one by one (--max-batch 1), in turns with batching, so that a busy machine slows both alike; asked
+for is a ratio of at least 2. Then resident memory over many requests. The whole takes about four minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CLIENTS = (1, 8, 64)
+SAMPLES = 10
+ROUNDS = 2
+WANTED_RATIO = 2.0
+FLAT_MB = 50.0
+"""Memory counts as flat below this growth between the tenth and the last part of the requests."""
+
+
+@contextmanager
+def server(run: str, *options: str) -> Iterator[int]:
+    """``ltnode serve`` on a free port; gives the port and ends the process."""
+    command = [sys.executable, "-m", "ltnode.cli", "serve", run, "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.search(r"Open http://[^:]+:(\d+)", line):
+                yield int(found[1])
+                return
+        raise SystemExit("the server did not start")
+    finally:
+        process.terminate()
+        process.wait()
+
+
+class Client:
+    """A connection that is kept, and just enough HTTP to spend the time on the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def connect(cls, port: int) -> Client:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def ask(self, head: bytes, body: bytes = b"") -> tuple[int, bytes]:
+        self.writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        answer = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)[1])  # type: ignore[index]
+        return int(answer[9:12]), await self.reader.readexactly(length)
+
+    async def get(self, path: str) -> str:
+        return (await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n".encode()))[1].decode()
+
+    async def predict(self, body: bytes) -> int:
+        head = b"POST /api/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        return (await self.ask(head, body))[0]
+
+
+def bodies() -> list[bytes]:
+    """A hundred images of 28x28 as JSON."""
+    pixels = np.random.default_rng(0).integers(0, 256, (100, 28, 28))
+    return [json.dumps({"inputs": [image], "samples": SAMPLES}).encode() for image in pixels.tolist()]
+
+
+def counters(text: str) -> dict[str, float]:
+    """Passes, inputs and memory from /metrics."""
+    found = {
+        line.rpartition(" ")[0].partition("{")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"
+    }
+    return {
+        "passes": found.get("ltnode_batch_inputs_count", 0.0),
+        "inputs": found.get("ltnode_batch_inputs_sum", 0.0),
+        "memory_mb": found["process_resident_memory_bytes"] / 2**20,
+    }
+
+
+async def closed_loop(port: int, clients: int, seconds: float, requests: int | None = None) -> dict[str, Any]:
+    """Load for some seconds, or until so many requests are answered."""
+    sent = bodies()
+    took: list[float] = []
+    failed = 0
+    watch = await Client.connect(port)
+    connections = [await Client.connect(port) for _ in range(clients)]
+    for number, connection in enumerate(connections[:4]):  # warm up
+        await connection.predict(sent[number])
+    before = counters(await watch.get("/metrics"))
+    began = time.perf_counter()
+
+    async def client(number: int) -> None:
+        nonlocal failed
+        turn = number
+        while (len(took) < requests) if requests else (time.perf_counter() - began < seconds):
+            start = time.perf_counter()
+            status = await connections[number].predict(sent[turn % len(sent)])
+            took.append(time.perf_counter() - start)
+            failed += status != 200
+            turn += clients
+
+    await asyncio.gather(*(client(number) for number in range(clients)))
+    elapsed = time.perf_counter() - began
+    after = counters(await watch.get("/metrics"))
+    for connection in (*connections, watch):
+        connection.writer.close()
+    passes = after["passes"] - before["passes"]
+    return {
+        "clients": clients,
+        "requests": len(took),
+        "failed": failed,
+        "seconds": elapsed,
+        "requests_per_s": len(took) / elapsed,
+        "p50_ms": 1e3 * statistics.median(took),
+        "p99_ms": 1e3 * float(np.quantile(took, 0.99)),
+        "inputs_per_pass": (after["inputs"] - before["inputs"]) / max(passes, 1),
+        "memory_mb": after["memory_mb"],
+    }
+
+
+def _load(port: int, clients: int, seconds: float, requests: int | None, results: Any) -> None:
+    results.put(asyncio.run(closed_loop(port, clients, seconds, requests)))
+
+
+def load(port: int, clients: int, seconds: float, requests: int | None = None) -> dict[str, Any]:
+    """`closed_loop` in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=_load, args=(port, clients, seconds, requests, results))
+    process.start()
+    found: dict[str, Any] = results.get(timeout=600)
+    process.join()
+    return found
+
+
+def combined(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """The round of median throughput."""
+    return sorted(rounds, key=lambda found: found["requests_per_s"])[len(rounds) // 2]
+
+
+def measure(run: str, seconds: float, requests: int) -> dict[str, Any]:
+    batched: dict[int, list[dict[str, Any]]] = {clients: [] for clients in CLIENTS}
+    one_by_one: list[dict[str, Any]] = []
+    memory: list[float] = []
+    with server(run) as together, server(run, "--max-batch", "1") as alone:
+        for _ in range(ROUNDS):
+            for clients in CLIENTS:
+                batched[clients].append(load(together, clients, seconds))
+            one_by_one.append(load(alone, CLIENTS[-1], seconds))
+        for _ in range(10):
+            memory.append(load(together, CLIENTS[-1], 0.0, requests // 10)["memory_mb"])
+    loads = [combined(batched[clients]) for clients in CLIENTS]
+    single = combined(one_by_one)
+    ratios = [a["requests_per_s"] / b["requests_per_s"] for a, b in zip(batched[CLIENTS[-1]], one_by_one, strict=True)]
+    return {
+        "loads": loads,
+        "one_by_one": single,
+        "ratio": statistics.median(ratios),
+        "ratio_rounds": ratios,
+        "memory": {"requests": requests, "mb": memory, "growth_mb": memory[-1] - memory[0]},
+    }
+
+
+def provenance(run: str) -> dict[str, Any]:
+    import torch
+
+    import ltnode
+    from ltnode.training.provenance import source_state
+
+    return {
+        "run": run,
+        "samples": SAMPLES,
+        "cores": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "ltnode": ltnode.__version__,
+        "source": source_state(),
+        "load_average_before": os.getloadavg(),
+    }
+
+
+def show(found: dict[str, Any]) -> list[str]:
+    """The table, and whether the claims hold."""
+    lines = ["| clients | way | requests/s | p50 ms | p99 ms | inputs a pass | failed |", "|---|---|---|---|---|---|---|"]
+    for way, row in [*(("batched", row) for row in found["loads"]), ("one by one", found["one_by_one"])]:
+        numbers = f"{row['requests_per_s']:.0f} | {row['p50_ms']:.0f} | {row['p99_ms']:.0f} | {row['inputs_per_pass']:.1f}"
+        lines.append(f"| {row['clients']} | {way} | {numbers} | {row['failed']} |")
+    memory = found["memory"]
+    lines += [
+        "",
+        f"batching at {CLIENTS[-1]} clients: {found['ratio']:.1f} times one by one (asked for: {WANTED_RATIO:g})",
+        f"memory over {memory['requests']:,} requests: {memory['mb'][0]:.0f} -> {memory['mb'][-1]:.0f} MiB",
+    ]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", default="zoo/lt-node-mnist-paper")
+    parser.add_argument("--seconds", type=float, default=12.0)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    facts = provenance(options.run)
+    began = time.perf_counter()
+    found = measure(options.run, options.seconds, options.requests)
+    facts["wall_time_s"] = round(time.perf_counter() - began, 1)
+    print("\n".join(show(found)))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "serving.json").write_text(json.dumps({"provenance": facts, **found}, indent=2) + "\n", encoding="utf-8")
+    failed = sum(row["failed"] for row in (*found["loads"], found["one_by_one"]))
+    if found["ratio"] < WANTED_RATIO or found["memory"]["growth_mb"] > FLAT_MB or failed:
+        raise SystemExit("a claim does not hold")
+
+
+if __name__ == "__main__":
+    main()

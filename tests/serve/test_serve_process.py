@@ -1,0 +1,166 @@
+"""The command in a process of its own: address, a warning, and an end that finishes what was accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import images
+from typer.testing import CliRunner
+
+import ltnode
+from ltnode.cli.app import make_app
+from ltnode.errors import InputError
+from ltnode.serve.server import address_of, bind, is_local
+
+START_S = 120
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model of ten classes."""
+    return ltnode.save(ltnode.build("lt-node", "mnist", seed=0, width=8), tmp_path_factory.mktemp("models") / "small")
+
+
+@contextmanager
+def server(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``ltnode serve`` on a free port: the process and its address."""
+    command = [sys.executable, "-m", "ltnode.cli", "serve", *arguments, "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    watch = threading.Timer(START_S, process.kill)
+    watch.start()
+    lines: list[str] = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if found := re.search(r"Open (http://\S+)", line):
+                yield process, found[1]
+                return
+        pytest.fail("the server did not start:\n" + "".join(lines))
+    finally:
+        watch.cancel()
+        process.kill()
+        process.wait()
+
+
+def test_sigterm_finishes_what_was_accepted(folder: Path):
+    """Eight requests of 64 images are under way when SIGTERM comes: all are answered 200, nothing new is taken, exit 0."""
+    body = {"inputs": images(64).mul(255).round().int().tolist(), "samples": 100}
+
+    async def ask(process: subprocess.Popen[str], address: str) -> list[Any]:
+        async with httpx.AsyncClient(base_url=address, timeout=60, limits=httpx.Limits(max_connections=20)) as client:
+            assert (await client.get("/healthz")).json()["status"] == "ok"
+            page = await client.get("/")
+            assert page.status_code == 200 and "html" in page.headers["content-type"]
+            requests = [asyncio.create_task(client.post("/api/predict", json=body)) for _ in range(8)]
+            accepted = 0.0
+            while accepted < 8:  # queued, or in a pass
+                text = (await client.get("/metrics")).text
+                queued = float(re.findall(r"^ltnode_queue_length (\S+)", text, re.MULTILINE)[0])
+                passed = re.findall(r'^ltnode_batch_inputs_count\{model="small"\} (\S+)', text, re.MULTILINE)
+                accepted = queued + float(passed[0] if passed else 0)
+            process.send_signal(signal.SIGTERM)
+            return await asyncio.gather(*requests, return_exceptions=True)
+
+    with server(str(folder)) as (process, address):
+        answers = asyncio.run(ask(process, address))
+        assert [getattr(answer, "status_code", answer) for answer in answers] == [200] * 8
+        assert process.wait(30) == 0
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/healthz")
+
+
+def test_an_interrupt_ends_cleanly_and_the_token_is_asked_for(folder: Path):
+    with server(str(folder), "--token", "abc") as (process, address):
+        base, _, token = address.partition("/#token=")
+        assert token == "abc"
+        assert httpx.get(f"{base}/api/models").status_code == 401
+        assert httpx.get(f"{base}/api/models", headers={"authorization": "Bearer abc"}).status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_a_host_that_others_reach_without_a_token_is_warned_about(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    said: dict[str, Any] = {}
+    monkeypatch.setattr("ltnode.serve.server.serve", lambda *models, **options: said.update(options))
+    runner = CliRunner()
+    shown = runner.invoke(make_app(), ["serve", str(folder), "--host", "0.0.0.0"])
+    assert shown.exit_code == 0 and "warning" in shown.output and "--token" in shown.output
+    assert said["host"] == "0.0.0.0"
+    for safe in (["--host", "0.0.0.0", "--token", "x"], []):
+        assert "warning: everybody" not in runner.invoke(make_app(), ["serve", str(folder), *safe]).output
+    assert said["host"] == "127.0.0.1"
+
+
+def test_a_folder_without_a_model_is_one_line(tmp_path: Path):
+    shown = CliRunner().invoke(make_app(), ["serve", str(tmp_path)])
+    assert shown.exit_code == 2 and "error:" in shown.output and "Traceback" not in shown.output
+
+
+def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    shown = CliRunner().invoke(make_app(), ["serve", str(folder)])
+    assert shown.exit_code == 2 and "ltnode[serve]" in shown.output and "uvicorn" in shown.output
+
+
+def test_a_port_that_is_taken_or_impossible_is_an_error_with_a_remedy():
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        assert address_of(taken) == f"http://127.0.0.1:{port}"
+        with pytest.raises(InputError, match=f"port {port}.*--port"):
+            bind("127.0.0.1", port)
+    for port in (-1, 65536):
+        with pytest.raises(InputError, match="65535"):
+            bind("127.0.0.1", port)
+    with pytest.raises(InputError, match="no.such.host.invalid"):
+        bind("no.such.host.invalid", 0)
+
+
+def test_addresses_of_all_interfaces_are_shown_as_ones_that_open():
+    with bind("0.0.0.0", 0) as everywhere:
+        assert address_of(everywhere).startswith("http://127.0.0.1:")
+    if socket.has_ipv6:
+        try:
+            with bind("::1", 0) as six:
+                assert address_of(six).startswith("http://[::1]:")
+        except InputError:
+            pytest.skip("this machine has no IPv6 loopback")
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("127.8.8.8", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("a.example", False),
+    ],
+)
+def test_local_hosts(host: str, local: bool):
+    assert is_local(host) is local
+
+
+def test_connections_wait_from_the_moment_the_address_is_known():
+    """`bind` listens: a client that connects before the server accepts is not refused."""
+    with bind("127.0.0.1", 0) as bound:
+        began = time.monotonic()
+        with socket.create_connection(bound.getsockname(), timeout=5):
+            assert time.monotonic() - began < 5
