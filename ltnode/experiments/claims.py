@@ -1,6 +1,7 @@
 """The page that compares every claim of the paper with our results: claim, command, paper, ours, verdict, likely reason.
 
-Reasons are written by hand in ``paper/remarks.toml``: a table ``[remarks]`` with the key of a claim and a sentence.
+Reasons are written by hand in ``paper/remarks.toml``: a table ``[remarks]`` with the key of a claim and a sentence; ``zoo`` is a
+note under the table of the zoo.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ltnode.errors import ConfigError, unknown_name
 from ltnode.experiments.claims_evidence import Claim, Evidence
@@ -47,7 +49,7 @@ def all_claims(results: Sequence[ImageResult], folder: Path, published: Publishe
         published: What the paper prints.
     """
     evidence = Evidence(results)
-    return [*users_question(evidence), *image_claims(evidence, published), *synthetic_claims(folder, published)]
+    return [*users_question(evidence, published), *image_claims(evidence, published), *synthetic_claims(folder, published)]
 
 
 def read_remarks(path: Path, claims: Sequence[Claim]) -> dict[str, str]:
@@ -56,13 +58,7 @@ def read_remarks(path: Path, claims: Sequence[Claim]) -> dict[str, str]:
     Raises:
         ConfigError: The file is not TOML, or a key is that of no claim.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the remarks in {path}: {error}") from error
-    remarks = content.get("remarks", {})
+    remarks = _remarks(path).get("remarks", {})
     keys = {claim.key for claim in claims}
     for key, sentence in remarks.items():
         if key not in keys:
@@ -70,6 +66,20 @@ def read_remarks(path: Path, claims: Sequence[Claim]) -> dict[str, str]:
         if not isinstance(sentence, str):
             raise ConfigError(f"{path}: the remark on {key} must be a text, not {sentence!r}")
     return dict(remarks)
+
+
+def zoo_note(path: Path) -> str:
+    """What the remarks say about the zoo; empty where they say nothing."""
+    return str(_remarks(path).get("zoo", ""))
+
+
+def _remarks(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the remarks in {path}: {error}") from error
 
 
 def claims_page(claims: Sequence[Claim], remarks: Mapping[str, str], figures: Sequence[str] = ()) -> str:

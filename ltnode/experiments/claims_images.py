@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from ltnode.errors import MissingExtraError
 from ltnode.experiments.claims_evidence import (
@@ -92,6 +93,7 @@ def _parameters(published: Published) -> Iterator[Claim]:
             )
 
 
+@cache
 def _parameter_count(data: str, model: str) -> int | None:
     try:
         return sum(p.numel() for p in build(model, data, "paper", seed=0).parameters() if p.requires_grad)

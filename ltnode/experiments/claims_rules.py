@@ -145,7 +145,8 @@ def judge_best(
         name: The candidate's, for ``printed``.
     """
     if candidate is None:
-        return MISSING
+        absent = [other for other, numbers in others.items() if numbers is None]
+        return Judgement(Verdict.MISSING, False, f"missing: {', '.join([*([name] if name else []), *absent])}")
     known = printed or {}
     single = {
         other: judge_order(candidate, numbers, higher, (known.get(name), known.get(other))) for other, numbers in others.items()

@@ -74,7 +74,7 @@ class ImageResult:
         return [row for key, part in self.protocols.items() for row in self._rows(key.partition(":")[0], part)]
 
     def _rows(self, protocol: str, part: Mapping[str, Any]) -> Iterable[ResultRow]:
-        cost = None if part["cost"] is None else Cost(**part["cost"])
+        cost = _cost(part["cost"])
         for entry in part["rows"]:
             for setting, value, extra in _expanded(entry):
                 yield ResultRow(
@@ -178,7 +178,14 @@ def _expanded(entry: Mapping[str, Any]) -> Iterable[tuple[dict[str, Any], float 
         yield setting, _number(entry["value"]), dict(entry.get("extra", {}))
 
 
-def _number(value: float | None) -> float:
+def _cost(values: Mapping[str, Any] | None) -> Cost | None:
+    if values is None:
+        return None
+    work = values["evaluations"]
+    return Cost(None if work is None else float(work), float(values["seconds_per_1000"]), values["peak_memory_bytes"])
+
+
+def _number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
@@ -201,10 +208,7 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_shortened(inner) for inner in value]
     if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        short = float(f"{value:.7g}")
-        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+        return float(f"{value:.7g}") if math.isfinite(value) else None
     return value
 
 

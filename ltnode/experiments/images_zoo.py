@@ -83,19 +83,19 @@ def read_zoo(zoo: Path, cells: Sequence[Cell], results: Path) -> list[Entry]:
     return entries
 
 
-def write_cards(zoo: Path, entries: Sequence[Entry], published: Published) -> list[Path]:
-    """Write the card of every model and the table of them all."""
+def write_cards(zoo: Path, entries: Sequence[Entry], published: Published, note: str = "") -> list[Path]:
+    """Write the card of every model and the table of them all, with a note under it."""
     made = []
     for entry in entries:
         path = entry.folder / "README.md"
         path.write_text(card(entry, published), encoding="utf-8")
         made.append(path)
-    (zoo / "README.md").write_text(overview(entries, published), encoding="utf-8")
+    (zoo / "README.md").write_text(overview(entries, published, note), encoding="utf-8")
     return [*made, zoo / "README.md"]
 
 
-def overview(entries: Sequence[Entry], published: Published) -> str:
-    """The zoo's own page."""
+def overview(entries: Sequence[Entry], published: Published, note: str = "") -> str:
+    """The zoo's own page, with a note at its end."""
     header = ("folder", "preset", "error, paper", "error", "log-likelihood", "ECE", "learnt q(T)")
     rows = []
     for entry in entries:
@@ -119,7 +119,7 @@ page and the cards are made by `ltnode reproduce images` from `paper/results`.
 {markdown_table(header, rows)}
 One seed (0) each, the last epoch of the paper's full schedule, all test images. One seed gives no ranking. The paper's errors are
 means over 5 seeds of its own posterior, which the default is not.
-"""
+{note}"""
 
 
 def card(entry: Entry, published: Published) -> str:
@@ -198,10 +198,11 @@ def _operating_point(folder: Path) -> str:
     if not path.exists():
         return f"**Operating point.** None chosen yet: `ltnode operating-point zoo/{folder.name}`.\n"
     point = _json(path)
+    score = _SCORES.get(point["ood_score"], point["ood_score"])
     return (
         f"**Operating point** (`operating_point.json`). It abstains above an entropy of {point['entropy_threshold']:.4g} nats, "
         f"which answers {100 * point['coverage']:g} % and raises the accuracy from {point['accuracy']:.4f} to "
-        f"{point['accuracy_kept']:.4f}; it calls an input foreign where the {point['ood_score'].replace('_', ' ')} is below "
+        f"{point['accuracy_kept']:.4f}; it calls an input foreign where the {score} is below "
         f"{point['ood_threshold']:.4g}. Chosen on {point['data']}.\n"
     )
 
@@ -238,6 +239,7 @@ def _no_uncertainty(model: str) -> str:
     return "; with its one end-time this model has none of that kind" if model == "node" else ""
 
 
+_SCORES = {"max_probability": "largest probability", "mutual_information": "mutual information"}
 _SHIFT = ("error", "log_likelihood", "brier", "ece", "mean_entropy")
 
 

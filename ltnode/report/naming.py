@@ -88,8 +88,8 @@ class Variant:
     def dashes(self) -> str | tuple[int, tuple[float, ...]]:
         """Style of its lines: dashed for the paper's preset, dotted for what differs in a detail."""
         if self.detail:
-            return (0, (1, 1.5))
-        return (0, (4, 2)) if self.preset == "paper" else "-"
+            return (0, (1.0, 1.5))
+        return (0, (4.0, 2.0)) if self.preset == "paper" else "-"
 
 
 def in_order(variants: Iterable[Variant]) -> list[Variant]:

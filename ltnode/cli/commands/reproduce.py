@@ -13,15 +13,18 @@ from ltnode.cli import console
 from ltnode.errors import ConfigError, InputError
 from ltnode.evaluation import PROTOCOLS
 from ltnode.experiments import findings, images, motivating, motivating_figure, selection, synthetic, synthetic_figures
+from ltnode.experiments.claims import zoo_note
 from ltnode.experiments.images_grid import STANDARD, Cell, load_grid, select
 from ltnode.experiments.images_pages import PaperFolder, rebuild
 from ltnode.experiments.images_zoo import add_runs, read_zoo, write_cards
 from ltnode.report.markdown import markdown_table
 from ltnode.report.published import Published
+from ltnode.training import TrainingError
 
 Seeds = Annotated[str, typer.Option(help="Seeds: numbers and ranges, separated by commas, such as 0,1 or 0-4.")]
 Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 Runs = Annotated[Path, typer.Option(help="Folder of the run folders, from which an interrupted run continues.")]
+FAILED = 1
 _RESUME = "Run the same command again: it continues from the last checkpoint."
 
 
@@ -159,6 +162,7 @@ def reproduce_images(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A quick trial with another training setting; its results never count."),
     ] = None,
+    limit: Annotated[int | None, typer.Option(help="Of a trial: use only the first so many test images.", min=1)] = None,
     zoo: Annotated[bool, typer.Option("--zoo", help="Add finished runs of seed 0 to the zoo beside PAPER.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Only show the grid: what is done, what is missing.")] = False,
     tables_only: Annotated[bool, typer.Option("--tables-only", help="Only make tables, figures and pages again.")] = False,
@@ -176,14 +180,15 @@ def reproduce_images(
     )
     places = images.Places(runs, out or folder.results)
     chosen = tuple(console.words(protocols)) or None
-    evaluation = images.Evaluation(chosen, {"draws": draws}, device, overwrite) if evaluate else None
+    if limit is not None and not settings:
+        raise InputError("--limit is for quick trials, with --set: results that count use whole test sets")
+    evaluation = images.Evaluation(chosen, {"draws": draws, "limit": limit}, device, overwrite) if evaluate else None
     if show:
         _show_grid(cells, places, chosen or images.paper_protocols())
         return
     if from_run:
         cells = [images.import_run(source, grid, runs) for source in from_run]
-    if not tables_only:
-        _run_cells(cells, places, evaluation, device)
+    failed = [] if tables_only else _run_cells(cells, places, evaluation, device)
     if zoo:
         for added in add_runs(folder.zoo, cells, places):
             console.say(f"added {added}")
@@ -191,6 +196,10 @@ def reproduce_images(
         console.say("a trial: its results do not count, and no table was made.", style="yellow")
     else:
         _rebuild(folder, grid, out)
+    for message in failed:
+        console.error(message)
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def reproduce_claims(
@@ -205,17 +214,25 @@ def reproduce_claims(
     _rebuild(folder, load_grid(folder.grid), None, figures)
 
 
-def _run_cells(cells: Sequence[Cell], places: images.Places, evaluation: images.Evaluation | None, device: str | None) -> None:
+def _run_cells(
+    cells: Sequence[Cell], places: images.Places, evaluation: images.Evaluation | None, device: str | None
+) -> list[str]:
+    """Bring cells to their end; a training that fails does not stop the others. Returns what failed, in words."""
     wanted = images.paper_protocols() if evaluation is None or evaluation.protocols is None else evaluation.protocols
     for name in wanted:
         if name not in PROTOCOLS:
             raise InputError(f"unknown protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+    failed = []
     with console.resumable(_RESUME):
         for position, cell in enumerate(cells, 1):
             before, _ = images.state(cell, places, wanted)
             word = "again" if evaluation is not None and evaluation.overwrite else before.value
             console.say(f"{position}/{len(cells)} {cell.title}: {word}")
-            images.reproduce(cell, places, evaluation, device)
+            try:
+                images.reproduce(cell, places, evaluation, device)
+            except TrainingError as error:
+                failed.append(f"{cell.title}: {error}")
+    return failed
 
 
 def _show_grid(cells: Sequence[Cell], places: images.Places, protocols: Sequence[str]) -> None:
@@ -234,6 +251,7 @@ def _rebuild(folder: PaperFolder, grid: Sequence[Cell], out: Path | None, figure
         raise ConfigError(f"{folder.path} holds no published.toml: the reproduction runs from a clone of the repository")
     made = rebuild(folder, out, figures)
     if folder.zoo.is_dir() and out is None:
-        made += write_cards(folder.zoo, read_zoo(folder.zoo, grid, folder.results), folder.published())
+        entries = read_zoo(folder.zoo, grid, folder.results)
+        made += write_cards(folder.zoo, entries, folder.published(), zoo_note(folder.path / "remarks.toml"))
     for path in made:
         console.say(f"made {path}")
