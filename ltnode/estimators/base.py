@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -56,8 +56,8 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         width: int = 32,
         kl_weight: float | str = 0.1,
-        learning_rate: float = 0.003,
-        weight_decay: float = 1e-3,
+        learning_rate: float = 0.005,
+        weight_decay: float = 0.0,
         batch_size: int | str = "auto",
         max_epochs: int = 100,
         early_stopping: bool | str = "auto",
@@ -119,7 +119,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         """Whether this ``fit`` continues an earlier one."""
         return bool(self.warm_start) and hasattr(self, "model_")
 
-    def _fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> Self:
+    def _fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> None:
         """Train on checked inputs (N, D) and labels 0..C-1 or standardised targets (N,)."""
         self._check_parameters()
         seed = self._seed()
@@ -135,9 +135,8 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_ = course.losses
         self.validation_scores_ = course.scores if held_out is not None else None
         self._partial_state: dict[str, Any] | None = None
-        return self
 
-    def _partial_fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> Self:
+    def _partial_fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> None:
         """One pass over some rows; the first call decides the standardisation, and Adam's moments are kept."""
         self._check_parameters()
         if not hasattr(self, "model_"):
@@ -152,7 +151,6 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         training.finish()
         self.n_iter_ += 1
         self._partial_state = {**state, "optimizers": training.optimizer_state()}
-        return self
 
     def _begin(self, X: FloatArray, n_classes: int | None, seed: int) -> None:
         """The standardisation, and a model with new weights."""

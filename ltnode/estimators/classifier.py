@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,17 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> LTNodeClassifier:
         """Train on inputs (n_samples, n_features) and labels (n_samples,) of at least two classes."""
         goes_on = self._goes_on()
         X, y = validate_data(self, X, y, dtype=np.float64, reset=not goes_on)
         check_classification_targets(y)
         if not goes_on:
             self.classes_ = self._checked_classes(y)
-        return self._fit(X, self._positions(y), len(self.classes_))
+        self._fit(X, self._positions(y), len(self.classes_))
+        return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> LTNodeClassifier:
         """One pass over some rows, on top of what was learnt before.
 
         The first rows decide how inputs are standardised, so they should be typical. No rows are held out.
@@ -62,7 +63,8 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
             self.classes_ = self._checked_classes(classes)
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise InputError(f"classes are {list(np.unique(classes))}, but those of the first call were {list(self.classes_)}")
-        return self._partial_fit(X, self._positions(y), len(self.classes_))
+        self._partial_fit(X, self._positions(y), len(self.classes_))
+        return self
 
     def predict_proba(self, X: Any) -> FloatArray:
         """Probabilities (n_samples, n_classes), averaged over the members; columns as in ``classes_``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -33,15 +33,16 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> LTNodeRegressor:
         """Train on inputs (n_samples, n_features) and targets (n_samples,)."""
         goes_on = self._goes_on()
         X, y = self._checked(X, y, reset=not goes_on)
         if not goes_on:
             self.target_scaler_ = StandardScaler().fit(y[:, None])
-        return self._fit(X, self._standardised(y), None)
+        self._fit(X, self._standardised(y), None)
+        return self
 
-    def partial_fit(self, X: Any, y: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any) -> LTNodeRegressor:
         """One pass over some rows, on top of what was learnt before.
 
         The first rows decide how inputs and targets are standardised, so they should be typical. No rows are held out.
@@ -50,7 +51,8 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         X, y = self._checked(X, y, reset=first)
         if first:
             self.target_scaler_ = StandardScaler().fit(y[:, None])
-        return self._partial_fit(X, self._standardised(y), None)
+        self._partial_fit(X, self._standardised(y), None)
+        return self
 
     @property
     def noise_std_(self) -> float:

@@ -1,0 +1,84 @@
+"""What the held-out part decides: softening and the epoch that is kept."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import ltnode
+from ltnode.data import Split
+from ltnode.estimators.epochs import Patience, TableTraining
+from ltnode.estimators.held_out import judge, soften_
+from ltnode.models import Prediction
+
+
+def test_the_softening_is_the_temperature_that_makes_logits_honest(generator):
+    """Labels drawn from softmax(logits) are best at 1; the same logits times 3 at 3. Grid steps of 10 %, 4,000 labels."""
+    logits = 2 * torch.randn(1, 4000, 3, generator=generator, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(logits[0], -1), 1, generator=generator)[:, 0]
+    times = torch.ones(1, dtype=torch.float64)
+    assert judge(Prediction("classification", logits, times), y).softening == pytest.approx(1, abs=0.11)
+    assert judge(Prediction("classification", 3 * logits, times), y).softening == pytest.approx(3, rel=0.11)
+    # Too modest logits are not sharpened.
+    assert judge(Prediction("classification", logits / 3, times), y).softening == 1
+
+
+def test_the_softening_finds_the_noise_of_the_residuals(generator):
+    """Residuals of standard deviation 2 under an assumed noise of 0.5: factor 4; the value is the Gaussian log-likelihood."""
+    outputs = torch.zeros(3, 4000, 1, dtype=torch.float64)
+    y = 2 * torch.randn(4000, generator=generator, dtype=torch.float64)
+    found = judge(Prediction("regression", outputs, torch.ones(3, dtype=torch.float64), noise=torch.tensor(0.5).double()), y)
+    assert found.softening == pytest.approx(4, rel=0.08)
+    normal = torch.distributions.Normal(torch.zeros(()).double(), 0.5 * found.softening)
+    assert found.log_likelihood == pytest.approx(float(normal.log_prob(y).mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_softening_is_built_into_the_model(task, generator):
+    """Logits divided, or noise multiplied, by the factor; float64, so to 1e-12."""
+    model = ltnode.build("lt-node", ltnode.InputSpec((3,), task, 4 if task == "classification" else None), seed=0).double()
+    x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    before = model.predict(x)
+    soften_(model, 2.5)
+    after = model.predict(x)
+    if task == "classification":
+        torch.testing.assert_close(after.outputs, before.outputs / 2.5, rtol=1e-12, atol=1e-12)
+    else:
+        torch.testing.assert_close(after.noise_std, 2.5 * before.noise_std, rtol=1e-12, atol=0)
+        torch.testing.assert_close(after.mean, before.mean, rtol=0, atol=0)
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_the_training(rng):
+    """Labels of pure chance are memorised: held-out likelihood falls, training stops, and the best epoch's model comes back."""
+    X = rng.normal(size=(120, 5))
+    y = rng.integers(0, 2, 120)
+    model = ltnode.LTNodeClassifier(max_epochs=60, n_iter_no_change=4, learning_rate=0.02, random_state=0).fit(X, y)
+    scores = model.validation_scores_
+    assert model.n_iter_ == len(scores) == len(model.loss_curve_) < 60
+    best = int(np.argmax(scores))
+    assert max(scores[best + 1 :], default=-math.inf) <= scores[best] + model.tol
+
+
+def test_the_kept_model_has_the_best_held_out_likelihood(rng):
+    """Judged again after training, without further softening, it attains the best score of the course (float64)."""
+    x = torch.tensor(rng.normal(size=(90, 4)))
+    y = torch.tensor(rng.integers(0, 2, 90))
+    held_out = Split(x[60:], y[60:])
+    model = ltnode.build("lt-node", ltnode.InputSpec((4,), "classification", 2), seed=0).double()
+    training = TableTraining(model, Split(x[:60], y[:60]), ltnode.TrainConfig(epochs=8, batch_size=16, lr=0.02, device="cpu"))
+    course = training.run(Patience(100, 0.0), held_out)
+    again = model.predict(held_out.x)
+    value = float(again.log_probs.gather(1, held_out.y[:, None]).mean())
+    assert value == pytest.approx(max(course.scores), rel=1e-9)
+
+
+def test_without_a_held_out_part_the_loss_decides_when_to_stop(rng):
+    """An infinite tolerance calls no epoch an improvement after the first: patience of 3 ends it after 4."""
+    x, y = torch.tensor(rng.normal(size=(30, 2))), torch.tensor(rng.integers(0, 2, 30))
+    model = ltnode.build("node", ltnode.InputSpec((2,), "classification", 2), seed=0).double()
+    training = TableTraining(model, Split(x, y), ltnode.TrainConfig(epochs=50, batch_size=16, device="cpu"))
+    course = training.run(Patience(3, 1e9))
+    assert len(course.losses) == 4 and course.scores == []

@@ -1,0 +1,30 @@
+"""scikit-learn's own contract of an estimator, without one expected failure."""
+
+from __future__ import annotations
+
+import pytest
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
+
+import ltnode
+
+# What the checks are about (types, shapes, errors, invariances, copies) does not depend on how long training takes; the accuracy
+# that some of them ask for is reached in 5 epochs. The defaults are checked in the slow test.
+FAST = {"max_epochs": 5}
+
+
+@parametrize_with_checks([ltnode.LTNodeClassifier(**FAST), ltnode.LTNodeRegressor(**FAST)])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_scikit_learns_checks_pass(estimator, check):
+    """Every check that scikit-learn has for an estimator of this kind, one by one."""
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [ltnode.LTNodeClassifier, ltnode.LTNodeRegressor])
+@pytest.mark.parametrize("parameters", [{}, {"end_time": "amortized"}, {"end_time": "uniform"}], ids=str)
+@pytest.mark.filterwarnings("ignore")
+def test_the_checks_pass_with_the_default_length_of_training_too(kind, parameters):
+    """`check_estimator` raises on the first failure; a check may only be skipped (array API, pandas not installed)."""
+    results = check_estimator(kind(**parameters))
+    assert {result["status"] for result in results} <= {"passed", "skipped"}
+    assert sum(result["status"] == "passed" for result in results) > 40

@@ -1,0 +1,56 @@
+"""The benchmark of the estimators: record, page and script belong together."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tabular():
+    spec = importlib.util.spec_from_file_location("tabular_benchmark", ROOT / "benchmarks" / "tabular.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def record(tabular):
+    return json.loads(tabular.RECORD.read_text(encoding="utf-8"))
+
+
+def test_the_page_shows_the_record(tabular, record):
+    """Rendering the record into the page changes nothing."""
+    page = tabular.PAGE.read_text(encoding="utf-8")
+    assert tabular.render(record, page) == page
+    assert page.count(tabular.BEGIN) == 1
+
+
+def test_the_record_is_complete(tabular, record):
+    """Every data set, method and split once; where it comes from; all values finite and possible."""
+    rows = record["rows"]
+    splits = len(record["provenance"]["splits"])
+    assert splits >= 3
+    seen = {(row["data"], row["method"], row["seed"]) for row in rows}
+    assert len(seen) == len(rows) == len(tabular.DATA) * len(tabular.METHODS) * splits
+    assert {"ltnode", "git_commit", "scikit_learn", "torch", "device"} <= set(record["provenance"])
+    for row in rows:
+        assert np.isfinite([row["log_likelihood"], row["error"], row["cpu_seconds"]]).all()
+        assert 0 <= row["calibration"] <= 1
+
+
+def test_the_baselines_predict_what_they_should(tabular, rng):
+    """A cheap pass of the scoring path for every baseline: probabilities on the simplex, positive standard deviations."""
+    x = rng.normal(size=(60, 2))
+    for method in tabular.METHODS[1:3]:
+        probs = tabular.classify(method, x, (x[:, 0] > 0).astype(int), x[:10], 0)
+        np.testing.assert_allclose(probs.sum(1), 1, rtol=1e-9)
+    for method in ("random forest", "Gaussian process"):
+        mean, std = tabular.regress(method, x, 100 + 10 * x[:, 0], x[:10], 0)
+        assert np.corrcoef(mean, x[:10, 0])[0, 1] > 0.9 and (std > 0).all()
