@@ -144,11 +144,12 @@ def test_the_picture_is_the_one_that_the_network_saw(seen: Watched) -> None:
     seen.page.fill("#rotation", "30")
     _, answer = seen.ask(lambda: seen.page.fill("#noise", "0.2"))
     expected = list(Image.open(io.BytesIO(base64.b64decode(answer["image"]))).convert("L").getdata())
-    seen.page.wait_for_function("document.getElementById('seen').width === 28")
-    shown = seen.page.evaluate(
-        "[...document.getElementById('seen').getContext('2d').getImageData(0, 0, 28, 28).data].filter((_, m) => m % 4 === 0)"
-    )
-    assert shown == expected
+    same = """(expected) => {
+        const canvas = document.getElementById("seen");
+        const shown = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.filter((_, m) => m % 4 === 0);
+        return shown.length === expected.length && expected.every((value, m) => value === shown[m]);
+    }"""
+    seen.page.wait_for_function(same, arg=expected, timeout=5000)
 
 
 @pytest.mark.parametrize(("name", "value"), [("rotation", "90"), ("noise", "0.5"), ("epsilon", "0.3")])
@@ -410,7 +411,8 @@ def test_the_theme_follows_the_system_until_chosen(seen: Watched) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     light = seen.page.evaluate(ground)
     seen.page.emulate_media(color_scheme="dark")
-    assert seen.page.evaluate(theme) == "dark" and seen.page.evaluate(ground) != light
+    seen.page.wait_for_function(f"() => {theme} === 'dark'")
+    assert seen.page.evaluate(ground) != light
     seen.page.click("#theme")
     assert seen.page.evaluate(theme) == "light" and seen.page.evaluate(ground) == light
     assert seen.page.get_attribute("#theme", "aria-label") == "Switch to the dark theme"

@@ -20,7 +20,7 @@ SERVE = files("ltnode.serve")
 ROOT = Path(__file__).parents[2]
 INDEX = json.loads((SERVE / "samples" / "index.json").read_text())
 GRAY = [entry for entry in INDEX if entry["shape"] == [1, 28, 28]]
-MODULES = ("api", "curves", "explorer", "inputs", "plot", "results", "theme", "trajectory")
+MODULES = ("api", "curves", "explorer", "inputs", "plot", "results", "theme", "trajectory", "words")
 
 
 def pixels(entry: dict[str, str]) -> np.ndarray:

@@ -6,6 +6,7 @@ import { Pad, Samples, Upload, showPicture } from "./inputs.js";
 import { Plot } from "./plot.js";
 import { Colours, element, fixed, showBars, showEntropy, showFacts, showFlags, showVerdict } from "./results.js";
 import { drawTrajectory, readTrajectory } from "./trajectory.js";
+import { about, captions, sentence } from "./words.js";
 
 const POINTS = 161;
 const END_TIMES = 10;
@@ -13,21 +14,14 @@ const ANGLES = Array.from({ length: 19 }, (_, m) => 10 * m);
 const CHANGES = ["rotation", "noise", "epsilon"];
 
 const byId = (id) => document.getElementById(id);
-const state = { models: [], model: null, source: "samples", x: null, sweep: null, sweepWanted: false };
+const state = { models: [], model: null, source: "samples", x: null, subject: null, sweep: null, sweepWanted: false };
 const colours = new Colours();
 
 const say = (id, words) => {
   const host = byId(id);
   host.hidden = !words;
-  host.textContent = words ? sentence(words) : "";
+  host.textContent = words ? sentence(words, state.models) : "";
 };
-
-// A reason as a sentence; names of models and files keep their small letters.
-function sentence(words) {
-  const [first] = words.split(" ");
-  const named = !/^[a-z]+$/.test(first) || state.models.some((model) => model.name === first);
-  return `${named ? words[0] : words[0].toUpperCase()}${words.slice(1)}${/[.?!]$/.test(words) ? "" : "."}`;
-}
 
 // ---- plots
 
@@ -85,6 +79,8 @@ function refresh({ sweep = true, wait } = {}) {
     subject,
     (signal) => post("api/trajectory", body, signal).catch((error) => withoutTrajectory(error, body, signal)),
     (answer) => {
+      if (state.subject !== subject) colours.slots.clear();
+      state.subject = subject;
       show(answer);
       // The larger question waits for the smaller one, and for a hand that is still drawing.
       if (state.sweepWanted && !lines.trajectory.next) requestSweep(subject, given);
@@ -151,7 +147,7 @@ function show(answer) {
 
 function plotTrajectory(answer, parts) {
   const window_ = state.model.end_time.window;
-  trajectory.set({ t: answer.t, posterior: answer.posterior, times: answer.times, window: window_ ? window_[1] : null, ...parts });
+  trajectory.set({ t: answer.t, posterior: answer.posterior, times: answer.times, window: window_ ? window_[1] : null, total: state.model.end_time.kind === "fixed" ? "answer" : "average", ...parts });
 }
 
 function refused(error) {
@@ -335,35 +331,13 @@ byId("reset").addEventListener("click", () => {
 
 // ---- the model
 
-const KINDS = {
-  fixed: "a plain neural ODE that always stops at the same time: one answer, no second opinion",
-  uniform: "the end-time T is uniform over the window",
-  gamma: "the end-time T is uncertain, with a learnt posterior q(T) shared by all inputs",
-  mixture: "the end-time T is uncertain, with a learnt mixture q(T) shared by all inputs",
-  amortized: "the end-time T is uncertain, with a posterior q(T | x) of each input's own",
-  none: "a model without an end-time",
-};
-
-function about(model) {
-  const kind = KINDS[model.end_time.kind] ?? "";
-  return `${model.name}${model.data ? `, trained on ${model.data}` : ""}: ${kind}.`;
-}
-
-function caption(model) {
-  if (model.task === "regression") return "The mean that the network would give at each t. Dashed lines are the end-times that the prediction averages, drawn where q(T) puts them.";
-  if (model.end_time.kind === "fixed") return "Class probabilities over time. This network reads its answer off at the dashed line, and at no other time.";
-  return "Each dashed line is one end-time, drawn where q(T) puts it; the prediction is the average of the dots on them. It is unsure where curves cross or lie low above the shaded q(T).";
-}
-
 function chooseModel(name) {
   const model = state.models.find((entry) => entry.name === name) ?? state.models[0];
-  const before = state.model;
   for (const line of Object.values(lines)) line.cancel();
   Object.assign(state, { model, sweep: null, sweepWanted: false });
   byId("model").value = model.name;
   byId("about").textContent = about(model);
-  byId("trajectory-caption").textContent = caption(model);
-  if (!before || String(before.classes) !== String(model.classes)) colours.slots.clear();
+  for (const [panel, words] of Object.entries(captions(model))) byId(`${panel}-caption`).textContent = words;
 
   const image = model.kind === "image";
   const classes = model.task === "classification";

@@ -10,10 +10,14 @@ export const base64 = (bytes) => {
   return btoa(text);
 };
 
+const newest = new WeakMap();
+
 // A PNG in base64 onto a canvas. An <img> with a data: address would need a weaker content security policy.
 export async function showPicture(canvas, encoded) {
+  newest.set(canvas, encoded);
   const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
   const bitmap = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
+  if (newest.get(canvas) !== encoded) return; // another one was asked for meanwhile
   canvas.width = bitmap.width;
   canvas.height = bitmap.height;
   canvas.getContext("2d").drawImage(bitmap, 0, 0);

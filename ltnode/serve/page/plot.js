@@ -113,7 +113,11 @@ export class Plot {
   render() {
     const { width, height } = this.host.getBoundingClientRect();
     this.body.replaceChildren();
-    if (!this.data || width < 60) return;
+    if (!this.data || width < 60) {
+      Object.assign(this, { x: null, stops: [] });
+      this.show(null);
+      return;
+    }
     this.root.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const drawn = this.draw(width, height, this.data);
     Object.assign(this, { x: drawn.x, stops: drawn.stops, top: drawn.top, bottom: drawn.bottom });

@@ -80,7 +80,7 @@ export function showFacts(host, answer, model) {
     facts.push(["end-time T", middle.toFixed(2), low === high ? "fixed" : `median; 90 % in ${low.toFixed(2)} to ${high.toFixed(2)}`]);
   }
   if (answer.evaluations !== undefined) {
-    const count = answer.times?.length;
+    const count = new Set(answer.times).size;
     facts.push(["evaluations", String(answer.evaluations), count > 1 ? `of the field, for all ${count} end-times` : "of the field"]);
   }
   host.replaceChildren(
@@ -123,16 +123,23 @@ export function showEntropy(host, row, model) {
     piece.style.width = `${Math.min(100, (100 * Math.max(0, row[part])) / most)}%`;
     track.append(piece);
   }
+  const ends = element("p", { class: "ends", "aria-hidden": "true" });
   if (threshold !== undefined && threshold <= most) {
     const tick = element("span", { class: "threshold" });
     tick.style.left = `${(100 * threshold) / most}%`;
     track.append(tick);
+    if (threshold < most / 2) {
+      const word = element("span", { class: "limit" }, "limit");
+      word.style.left = `max(.85rem, ${(100 * threshold) / most}%)`;
+      ends.append(word);
+    }
   }
+  ends.append(element("span", {}, `${most.toFixed(2)} nats: a guess`));
   const line = (part, words) =>
     element("div", {}, element("dt", {}, element("span", { class: `swatch ${part}`, "aria-hidden": "true" }), words), element("dd", { "data-part": part }, fixed(row[part])));
   host.replaceChildren(
     track,
-    element("p", { class: "ends", "aria-hidden": "true" }, element("span", {}, "0"), element("span", {}, `${most.toFixed(2)} nats: a guess`)),
+    ends,
     element("dl", { class: "parts" }, line("aleatoric", "aleatoric"), line("epistemic", "epistemic"), element("div", { class: "sum" }, element("dt", {}, "entropy"), element("dd", { "data-part": "entropy" }, fixed(row.entropy)))),
   );
 }

@@ -4,7 +4,7 @@ import { areaPath, bottomAxis, leftAxis, linear, linePath, spread, svg, valueAt 
 
 const shorten = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
-// data: {t, series: [{name, values, slot}], average: [{name, slot, value}], range, posterior, times, window, unit}
+// data: {t, series: [{name, values, slot}], average: [{name, slot, value}], range, posterior, times, window, unit, total}
 // slot 0..3 is a colour, null is muted.
 export function drawTrajectory(width, height, data) {
   const narrow = width < 480;
@@ -22,12 +22,12 @@ export function drawTrajectory(width, height, data) {
 
   if (data.window && end > data.window * 1.001) {
     nodes.push(svg("rect", { class: "beyond", x: x(data.window), y: top, width: x(end) - x(data.window), height: bottom - top }));
-    nodes.push(svg("text", { class: "tiny", x: right - 5, y: bottom - share + 10, "text-anchor": "end" }, "beyond the training window"));
+    nodes.push(svg("text", { class: "tiny", x: right - 5, y: bottom - share + 10, "text-anchor": "end" }, narrow ? "beyond training" : "beyond the training window"));
   }
 
   if (data.posterior) {
     const shown = clip(data.posterior, end);
-    const q = linear([0, Math.max(...shown.density) * 1.04], [bottom, bottom - share]);
+    const q = linear([0, Math.max(1e-9, ...shown.density) * 1.04], [bottom, bottom - share]);
     const zero = shown.t.map(() => 0);
     nodes.push(svg("path", { class: "q-area", d: areaPath(shown.t, zero, shown.density, x, q) }));
     nodes.push(svg("path", { class: "q-line", d: linePath(shown.t, shown.density, x, q) }));
@@ -39,7 +39,7 @@ export function drawTrajectory(width, height, data) {
     times.append(svg("line", { class: "stem", x1: x(time), x2: x(time), y1: top, y2: bottom }));
     times.append(svg("line", { class: "tick", x1: x(time), x2: x(time), y1: bottom - 7, y2: bottom }));
   }
-  nodes.push(times, bottomAxis(x, bottom, { count: narrow ? 4 : 6, format: trim }));
+  nodes.push(times, bottomAxis(x, bottom, { count: narrow ? 5 : 6, format: trim }));
   nodes.push(svg("text", { class: "tiny", x: right + 18, y: bottom + 17 }, "time t"));
 
   const muted = data.series.filter((series) => series.slot === null);
@@ -53,7 +53,7 @@ export function drawTrajectory(width, height, data) {
     }
   }
 
-  nodes.push(svg("text", { class: "tiny", x: 2, y: 11 }, data.unit), svg("text", { class: "tiny", x: width, y: 11, "text-anchor": "end" }, "average"));
+  nodes.push(svg("text", { class: "tiny", x: 2, y: 11 }, data.unit), svg("text", { class: "tiny", x: width, y: 11, "text-anchor": "end" }, data.total));
   // The gutter: the average over the end-times, at its height.
   const places = spread(data.average.map((entry) => y(entry.value)), 17, top + 4, floor - 2);
   for (const [m, entry] of data.average.entries()) {
