@@ -19,6 +19,7 @@ from ltnode.endtime import (
 )
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
 from ltnode.evaluation import ResultRow, evaluate
+from ltnode.export import export_model
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.ode import KeptGrid, Solution, SolverError, Status, odesolve
 from ltnode.training import Run, TrainConfig, TrainingError, fit, load, save, train_preset
@@ -58,6 +59,7 @@ __all__ = [
     "__version__",
     "build",
     "evaluate",
+    "export_model",
     "fit",
     "gamma_kl",
     "load",
