@@ -101,13 +101,18 @@ def claims_page(claims: Sequence[Claim], remarks: Mapping[str, str], figures: Se
     return "\n".join(parts)
 
 
+def verdict_counts(claims: Sequence[Claim]) -> Counter[Verdict]:
+    """How many claims of the paper have which verdict."""
+    return Counter(kind for claim in claims if (kind := _kind(claim)) is not None)
+
+
 def _summary(claims: Sequence[Claim]) -> str:
     sections = dict.fromkeys(claim.section for claim in claims if _kind(claim) is not None)
     rows = []
     for section in sections:
-        counts = Counter(_kind(claim) for claim in claims if claim.section == section)
+        counts = verdict_counts([claim for claim in claims if claim.section == section])
         rows.append([section, *(str(counts[verdict]) for verdict in Verdict)])
-    total = Counter(_kind(claim) for claim in claims)
+    total = verdict_counts(claims)
     rows.append(["**all**", *(f"**{total[verdict]}**" for verdict in Verdict)])
     return markdown_table(("", *(verdict.value for verdict in Verdict)), rows)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ltnode.experiments.claims_evidence import FOREIGN, PROPOSED, Claim, Evidence, Read, seed_text
-from ltnode.experiments.claims_rules import Judgement, Measured, Verdict, judge_order, judge_users
+from ltnode.experiments.claims_rules import MISSING, Judgement, Measured, Verdict, judge_order, judge_users
 from ltnode.experiments.images_grid import STANDARD
 from ltnode.report.naming import data_title, model_title
 from ltnode.report.published import Printed, Published
@@ -44,6 +44,10 @@ def _answer(evidence: Evidence, published: Published, data: str, model: str) -> 
     for title, (read, higher) in measures.items():
         mine = evidence.measured(read, data, model, "default")
         numbers.append(mine)
+        if mine is None:
+            verdicts.append(MISSING)
+            shown.append(f"{title}: missing")
+            continue
         words = []
         for rival in RIVALS:
             theirs = evidence.measured(read, data, rival)
@@ -52,7 +56,7 @@ def _answer(evidence: Evidence, published: Published, data: str, model: str) -> 
             numbers.append(theirs)
             value = "" if theirs is None else f" {theirs.text(3)}"
             words.append(f"{_WORDS[verdict.verdict]} {model_title(rival)}{value}")
-        shown.append(f"{title}{'' if mine is None else f' {mine.text(3)}'}: {', '.join(words)}")
+        shown.append(f"{title} {mine.text(3)}: {', '.join(words)}")
     answer, one_seed = judge_users(verdicts)
     if one_seed and answer != Verdict.MISSING.value:
         answer += " (one seed)"

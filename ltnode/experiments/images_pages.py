@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ltnode.errors import DataError
-from ltnode.experiments.claims import all_claims, claims_page, read_remarks
+from ltnode.experiments.claims import all_claims, claims_page, read_remarks, verdict_counts
 from ltnode.experiments.claims_evidence import Claim
+from ltnode.experiments.claims_rules import Verdict
 from ltnode.experiments.images_results import ImageResult, read_results
 from ltnode.report import tables
 from ltnode.report.aggregate import Rows, Summary
@@ -166,7 +167,7 @@ def results_block(results: Sequence[ImageResult], published: Published, claims: 
     lines = []
     for data in reversed(rows.data_sets("clean")):
         for variant in rows.variants("clean", data):
-            printed = published.error(data, variant.model)
+            printed = published.error(data, variant.model) if variant.preset == "paper" else None
             error = rows.number(variant, "clean", "error", data)
             foreign = {"ood": _FOREIGN.get(data, ""), "score": "max_probability"}
             cells = [
@@ -181,9 +182,8 @@ def results_block(results: Sequence[ImageResult], published: Published, claims: 
             ]
             lines.append(cells)
     header = ("data", "model (preset)", "error, paper", "error, ours", "log-likelihood", "ECE", "AUROC, foreign set (%)", "seeds")
-    counts = {word: sum(claim.verdict.startswith(word) for claim in claims) for word in ("reproduced", "reversed", "missing")}
-    counts["not reproduced"] = sum(claim.verdict.startswith("not reproduced") for claim in claims)
-    summary = ", ".join(f"{count} {word}" for word, count in counts.items())
+    counts = verdict_counts(claims)
+    summary = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
     note = (
         "Real data, the paper's full schedules, our own training; foreign sets: SVHN for CIFAR10, Fashion-MNIST for MNIST, and "
         "the reverse. The preset is the default where none is named. One seed gives no ranking. "

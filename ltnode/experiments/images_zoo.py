@@ -16,7 +16,7 @@ from ltnode.experiments.images_grid import Cell
 from ltnode.experiments.images_results import ImageResult, read_results
 from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import Variant, data_title
-from ltnode.report.published import Published
+from ltnode.report.published import Printed, Published
 
 MODELS = ("node", "uni-node", "lt-node", "alt-node")
 """Of which the weights of seed 0 are kept."""
@@ -99,7 +99,7 @@ def overview(entries: Sequence[Entry], published: Published, note: str = "") -> 
     header = ("folder", "preset", "error, paper", "error", "log-likelihood", "ECE", "learnt q(T)")
     rows = []
     for entry in entries:
-        printed = published.error(entry.cell.data, entry.cell.model)
+        printed = _printed(entry.cell, published)
         numbers = _numbers(entry.result)
         rows.append(
             [
@@ -117,8 +117,8 @@ how the training went, `results.json` carries the provenance, `README.md` is its
 page and the cards are made by `ltnode reproduce images` from `paper/results`.
 
 {markdown_table(header, rows)}
-One seed (0) each, the last epoch of the paper's full schedule, all test images. One seed gives no ranking. The paper's errors are
-means over 5 seeds of its own posterior, which the default is not.
+One seed (0) each, the last epoch of the paper's full schedule, all test images. One seed gives no ranking; the paper's errors are
+means over 5.
 {note}"""
 
 
@@ -128,7 +128,7 @@ def card(entry: Entry, published: Published) -> str:
     record = _json(entry.folder / "results.json")["provenance"]
     title = Variant(cell.model, cell.preset, "").title
     data = record["data"]
-    printed = published.error(cell.data, cell.model)
+    printed = _printed(cell, published)
     command = cell.command()
     trained = (
         f"{config.epochs} epochs of {config.optimizer.upper()}, learning rate {config.lr:g} (times {config.decay:g} at epochs "
@@ -160,7 +160,12 @@ it gives a class to every image, and on shifted or foreign images its confidence
 {_tail(entry)}"""
 
 
-def _measurements(entry: Entry, printed: Any) -> str:
+def _printed(cell: Cell, published: Published) -> Printed | None:
+    """The paper's error, which is that of its own posterior."""
+    return published.error(cell.data, cell.model) if cell.preset == "paper" else None
+
+
+def _measurements(entry: Entry, printed: Printed | None) -> str:
     if entry.result is None:
         return f"**Quality.** Not evaluated yet: `{entry.cell.command()}`.\n"
     numbers, evidence = _numbers(entry.result), Evidence([entry.result])
@@ -170,7 +175,7 @@ def _measurements(entry: Entry, printed: Any) -> str:
         if read[0] is not None:
             rows.append([f"rotated by {angle}°", *(_text(value, 4) for value in read)])
     text = "**Quality and calibration**, clean and shifted (log-likelihood and entropy in nats"
-    text += "; the paper's error, 5 seeds: " + (f"{printed.mean:.3f} ± {printed.std:.3f})" if printed else "none)")
+    text += f"; the paper's error, 5 seeds: {printed.mean:.3f} ± {printed.std:.3f})" if printed else ")"
     table = markdown_table(("test images", "error", "log-likelihood", "Brier", "ECE", "mean entropy"), rows)
     missing = [
         name for name in ("rotation", "ood", "fgsm") if not any(k.partition(":")[0] == name for k in entry.result.protocols)
