@@ -63,10 +63,18 @@ class Watched:
     expected: tuple[str, ...] = ()
 
     def watch(self) -> Watched:
-        self.page.on("console", lambda message: message.type == "error" and self.problems.append(message.text))
+        def refuse(dialog: Any) -> None:
+            self.problems.append(f"dialog: {dialog.message}")
+            dialog.dismiss()
+
+        def note(message: Any) -> None:
+            if message.type == "error":
+                self.problems.append(message.text)
+
+        self.page.on("console", note)
+        self.page.on("dialog", refuse)
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
-        self.page.on("dialog", lambda dialog: (self.problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         return self
 
     def open(self, address: str = "/") -> Watched:

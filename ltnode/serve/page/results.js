@@ -43,7 +43,7 @@ export function showVerdict(host, row, model) {
     const [low, high] = row.interval;
     host.replaceChildren(
       element("p", { class: "big" }, fixed(row.mean)),
-      element("div", {}, element("p", { class: "second" }, `between ${fixed(low)} and ${fixed(high)} with probability 90 %`)),
+      element("div", {}, element("p", { class: "second" }, `between ${fixed(low)} and ${fixed(high)} with probability 90\u00a0%`)),
     );
     return;
   }
@@ -57,7 +57,7 @@ export function showVerdict(host, row, model) {
     flags.append(row.abstain ? badge("warn", "◆", "Abstains") : badge("good", "✓", "Answers"));
   }
   host.replaceChildren(
-    element("p", { class: "big" }, row.name),
+    element("p", { class: row.name.length > 12 ? "big long" : "big" }, row.name),
     element(
       "div",
       {},
