@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ltnode.cli.commands.reproduce import seed_numbers
+from ltnode.cli import console
 from ltnode.errors import ConfigError, InputError
 from ltnode.experiments.images_grid import Cell, load_grid, select
 
@@ -81,13 +81,13 @@ def test_cells_are_selected_by_name_and_seed(grid: list[Cell]) -> None:
     ("text", "seeds"), [("0", [0]), ("0,1", [0, 1]), ("0-4", [0, 1, 2, 3, 4]), ("0-2, 5", [0, 1, 2, 5]), ("1,0-1", [1, 0])]
 )
 def test_seeds_are_numbers_and_ranges(text: str, seeds: list[int]) -> None:
-    assert seed_numbers(text) == seeds
+    assert console.numbers(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "a", "2-1", "-1", "0-", "1.5", "0-2-4"])
 def test_what_is_no_list_of_seeds_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="expected seeds such as"):
-        seed_numbers(text)
+    with pytest.raises(InputError, match="expected whole numbers"):
+        console.numbers(text)
 
 
 GOOD = 'data = "mnist"\nmodel = "node"\n\n[[runs]]\npreset = "paper"\nseeds = [0]\n'

@@ -236,7 +236,7 @@ def test_a_failed_training_does_not_stop_the_others(tmp_path: Path, monkeypatch:
 def test_mistakes_on_the_command_line(tmp_path: Path) -> None:
     paper = tiny_paper(tmp_path / "paper", ("node",))
     assert "unknown protocol" in command(paper, "--protocols", "clena").output
-    assert "expected seeds" in command(paper, "--seeds", "x").output
+    assert "expected whole numbers" in command(paper, "--seeds", "x").output
     outside = CliRunner().invoke(APP, ["reproduce", "images", "--paper", str(tmp_path / "nowhere"), "--list"])
     assert outside.exit_code == 2
     assert "runs from a clone" in " ".join(outside.output.split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -49,24 +48,6 @@ def register(app: typer.Typer) -> None:
     )
 
 
-def seed_numbers(text: str) -> list[int]:
-    """The seeds of a list such as ``0,1`` or ``0-2,5``, without repetition.
-
-    Raises:
-        InputError: There is none, or something is neither a number nor a range from low to high.
-    """
-    found: list[int] = []
-    for word in console.words(text):
-        matched = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
-        low, high = (int(matched[1]), int(matched[2] or matched[1])) if matched else (1, 0)
-        if low > high:
-            raise InputError(f"expected seeds such as 0 or 0,1 or 0-4, not {word!r}")
-        found += range(low, high + 1)
-    if not found:
-        raise InputError(f"expected seeds such as 0 or 0,1 or 0-4, not {text!r}")
-    return list(dict.fromkeys(found))
-
-
 def reproduce_synthetic(
     seeds: Seeds = "0",
     models: Annotated[str, typer.Option(help=f"Only these, separated by commas: {', '.join(synthetic.VARIANTS)}.")] = "",
@@ -82,7 +63,7 @@ def reproduce_synthetic(
 
     An interrupted command continues where it stopped when it is run again, and ends with the same numbers, bit for bit.
     """
-    wanted, variants = seed_numbers(seeds), synthetic.chosen(console.words(models))
+    wanted, variants = console.numbers(seeds), synthetic.chosen(console.words(models))
     published = Published.read().synthetic
     with console.resumable(_RESUME):
         for seed in wanted if train else ():
@@ -124,7 +105,7 @@ def reproduce_motivating(
     """Concentric annuli and reflection: what one common end-time cannot do, and end-times that depend on the input can."""
     trained = []
     with console.resumable(_RESUME):
-        for seed in seed_numbers(seeds):
+        for seed in console.numbers(seeds):
             for task in motivating.TASKS:
                 for model, title in motivating.MODELS.items():
                     console.say(f"{task}: {title}, seed {seed}")
@@ -174,7 +155,7 @@ def reproduce_images(
     """
     folder = PaperFolder(paper)
     grid = load_grid(folder.grid)
-    wanted = seed_numbers(seeds) if seeds else None
+    wanted = console.numbers(seeds) if seeds else None
     cells = select(
         grid, console.words(data), console.words(models), console.words(presets), console.words(variants), wanted, settings or ()
     )
