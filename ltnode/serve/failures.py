@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from ltnode.errors import LTNodeError
 from ltnode.serve.batching import QueueFullError, StoppedError, TooLateError
@@ -58,6 +59,8 @@ def as_api_error(error: BaseException) -> ApiError:
         case HTTPException():
             code = _CODES.get(error.status_code, "refused")
             return ApiError(error.status_code, code, str(error.detail), error.headers)
+        case ClientDisconnect():  # nobody is left to read it; it must not look like a mistake of the server
+            return ApiError(400, "gone", "the client left before its request had arrived")
         case RequestValidationError():
             return ApiError(422, "invalid", validation_reason(error.errors()))
         case _:

@@ -24,6 +24,8 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _OPEN_PREFIX = "/api/samples/"
+_BODY_SHARE = 0.9
+"""Share of a request's time in which its body must arrive: one that takes it all could not be answered any more."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 
 
@@ -72,7 +74,7 @@ class Guard:
             self.release(body.arrived)
             path = _path_label(scope)
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self.metrics.requests.add(method, path, str(status))
+            self.metrics.requests.add(method, path, str(status) if status else "none")
             self.metrics.latency.observe(time.monotonic() - began, path)
 
     def _check(self, scope: Scope) -> None:
@@ -125,11 +127,12 @@ class _Body:
         if self._complete:  # from here on Starlette waits for the client to leave, which has no time limit
             return await self._receive()
         limits = self._guard.limits
-        left = limits.seconds - (time.monotonic() - self._began)
+        allowed = _BODY_SHARE * limits.seconds
+        left = allowed - (time.monotonic() - self._began)
         try:
             message = await asyncio.wait_for(self._receive(), max(left, 0.001))
         except TimeoutError:
-            reason = f"the request did not arrive within {limits.seconds:g} s"
+            reason = f"the request did not arrive within {allowed:g} s"
             raise ApiError(408, "slow_body", reason, {"Connection": "close"}) from None
         size = len(message.get("body", b""))
         self.arrived += size

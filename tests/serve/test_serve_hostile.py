@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import io
 import json
 import pickle
-import resource
+import re
 import struct
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,19 +253,37 @@ def test_a_hostile_form_is_refused(client: Any, name: str):
     refused(client.post("/api/predict", content=body, headers=raw))
 
 
+def restart_peak() -> None:
+    """Make the system forget the largest memory of this process so far, where it can (Linux)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int | None:
+    """The largest resident memory since then, in bytes; None where the system does not tell."""
+    status = Path("/proc/self/status")
+    found = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE) if status.exists() else None
+    return int(found[1]) * 1024 if found else None
+
+
 def test_the_server_lives_and_its_memory_is_bounded(client: Any):
-    """The whole corpus once more: the process keeps under 100 MiB of it, and no file or body needed 500 MiB more at once."""
+    """The whole corpus: the process keeps less than 100 MiB of it, and nothing in it needs 500 MiB at once.
+
+    The most that is needed is the copies of the largest picture (16 million pixels in up to 4 channels) beside its file.
+    """
     assert len(FILES) + len(BODIES) + len(FORMS) >= 100
     alive(client)
     before = resident_memory()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    restart_peak()
+    if (peak_memory() or 0) > before + 50 * MIB:
+        pytest.skip("this system does not restart the count of the largest memory")
     for data in FILES.values():
         refused(client.post("/api/predict", data={"model": "lt"}, files={"file": ("a", data)}))
     for body in BODIES.values():
         refused(client.post("/api/predict", content=body, headers={"content-type": "application/json"}))
     alive(client)
     assert resident_memory() - before < 100 * MIB
-    assert peak - before < 500 * MIB
+    assert (peak_memory() or before) - before < 500 * MIB
 
 
 def test_a_cut_file_is_cut(client: Any):
