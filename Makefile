@@ -11,11 +11,11 @@ pytest := OMP_NUM_THREADS=1 $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 none_is_fine := test $$? -eq 5 # pytest's status for an empty selection
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-real test-learning lint format hooks bench constraints clean
+.PHONY: help install demo test test-slow test-real test-learning lint format hooks browser-tools bench constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 install: $(installed) ## the package with every extra and the test tools, into .venv
 
@@ -54,6 +54,9 @@ format: $(installed) ## rewrite the sources in the house format
 
 hooks: $(installed) ## run the lint before every commit (pre-commit)
 	@$(bin)/pre-commit install
+
+browser-tools: ## onnxruntime-web for the browser test of exported models (needs npm; the browser is your system's Chromium)
+	@npm install --silent --no-audit --no-fund --prefix "$(HOME)/.cache/ltnode-npm" onnxruntime-web@1.30.0
 
 bench: $(installed) ## the solver beside its peers, as ratios of one run
 	@$(bin)/python benchmarks/solver.py

@@ -22,7 +22,7 @@ from ltnode.evaluation import ResultRow, evaluate
 from ltnode.export import export_model
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.ode import KeptGrid, Solution, SolverError, Status, odesolve
-from ltnode.training import Run, TrainConfig, TrainingError, fit, load, save, train_preset
+from ltnode.training import Run, TrainConfig, TrainingError, fit, fit_seeds, load, save, train_preset
 
 if TYPE_CHECKING:
     from ltnode.estimators import LTNodeClassifier, LTNodeRegressor
@@ -61,6 +61,7 @@ __all__ = [
     "evaluate",
     "export_model",
     "fit",
+    "fit_seeds",
     "gamma_kl",
     "load",
     "metrics",

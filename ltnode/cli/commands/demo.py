@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +43,15 @@ def demo(
     for good, sentence in experiment.verdicts(result.rows):
         console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
     console.say(f"Done in {result.seconds:.0f} s. Open the page in a browser: {console.page_address(result.page)}")
+    console.say(f"Explore the models just trained: {_program()} serve {(out / 'runs').as_posix()}/*")
+
+
+def _program() -> str:
+    """How to call this command line from here: by its name where the shell finds it, else by its path."""
+    if shutil.which("ltnode"):
+        return "ltnode"
+    called = Path(sys.argv[0])
+    return os.path.relpath(called) if called.name == "ltnode" and called.exists() else f"{sys.executable} -m ltnode.cli"
 
 
 @contextmanager
