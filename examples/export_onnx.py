@@ -1,7 +1,7 @@
 """Train a small classifier, export it to ONNX, and run the file with onnxruntime alone.
 
-The file gives averaged probabilities, their uncertainty in two parts, and ``error_ratio``: 1 or more where its fixed steps are too
-coarse for the tolerance that the model was trained with. Needs the extra ``onnx``.
+The file gives averaged probabilities, their uncertainty in two parts, and ``error_ratio``: 1 or more where its fixed steps are
+too coarse for the tolerance that the model was trained with. Needs the extra ``onnx``.
 
     python examples/export_onnx.py
 """

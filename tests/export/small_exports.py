@@ -70,8 +70,8 @@ def network_input(case: Case, raw: torch.Tensor) -> torch.Tensor:
     return PIXELS.apply(raw) if "normalise" in case.options else raw
 
 
-@pytest.fixture(scope="session")
-def onnx_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+@pytest.fixture(scope="session", name="onnx_file")
+def shared_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The ONNX file of a case."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if base.name.startswith("popen-") else base) / "exported"

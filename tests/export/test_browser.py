@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_exports import CASES, SAMPLES, inputs_for, network_input, small_model
+from small_exports import CASES, SAMPLES, inputs_for, network_input, shared_files, small_model  # noqa: F401  (a fixture)
 
 INSTALL = "npm install --prefix ~/.cache/ltnode-npm onnxruntime-web@1.30.0"
 BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")

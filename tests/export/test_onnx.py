@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_exports import CASES, SAMPLES, inputs_for, network_input, small_model
+from small_exports import CASES, SAMPLES, inputs_for, network_input, shared_files, small_model  # noqa: F401  (a fixture)
 
 import ltnode
 from ltnode.inference import TrainedModel

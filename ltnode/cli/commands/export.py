@@ -93,7 +93,7 @@ def _steps(grid: str) -> str:
 
 def _report(done: Exported, trained: TrainedModel) -> None:
     facts = done.metadata
-    members = f"{facts['samples']} end-times ({facts['end_time']})"
+    members = f"{facts['samples']} end-time{'s' * (facts['samples'] != '1')} ({facts['end_time']})"
     opset = f", opset {facts['opset']}" if "opset" in facts else ""
     console.facts(
         {
