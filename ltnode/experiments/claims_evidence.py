@@ -73,7 +73,11 @@ class Evidence:
 
     def __init__(self, results: Sequence[ImageResult]) -> None:
         self.results = list(results)
-        self._rows: dict[int, list[ResultRow]] = {id(result): result.rows() for result in self.results}
+        self._rows: dict[tuple[int, str, str], list[ResultRow]] = {}
+        for result in self.results:
+            for row in result.rows():
+                if "statistic" not in row.setting:
+                    self._rows.setdefault((id(result), row.protocol, row.metric), []).append(row)
 
     def of(self, data: str, model: str, preset: str = "paper", variant: str = "") -> list[ImageResult]:
         """Results of all seeds of a cell, by seed."""
@@ -128,14 +132,8 @@ class Evidence:
         return read
 
     def _where(self, result: ImageResult, protocol: str, metric: str, setting: Mapping[str, Any]) -> list[ResultRow]:
-        return [
-            row
-            for row in self._rows[id(result)]
-            if row.protocol == protocol
-            and row.metric == metric
-            and "statistic" not in row.setting
-            and all(row.setting.get(key) == value for key, value in setting.items())
-        ]
+        found = self._rows.get((id(result), protocol, metric), ())
+        return [row for row in found if all(row.setting.get(key) == value for key, value in setting.items())]
 
 
 def command(data: str, models: Sequence[str], preset: str = "paper", variant: str = STANDARD) -> str:

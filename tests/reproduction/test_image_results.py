@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ltnode.errors import DataError
@@ -31,6 +31,7 @@ def content(parts: dict[str, list[ResultRow]], **changes: Any) -> dict[str, Any]
     return {"format": 1, "experiment": "images", **head, "protocols": protocols, **changes}
 
 
+@settings(max_examples=12)
 @given(st.lists(NUMBERS, min_size=13, max_size=13), st.lists(NUMBERS, min_size=3, max_size=30), NUMBERS)
 def test_rows_come_back_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, angles: list[float], curve: list[float], one: float
