@@ -1,10 +1,7 @@
-"""``export_model``: what is refused, what is left behind, and torch's own format."""
+"""``export_model``: what is refused and what is left behind."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,38 +12,6 @@ import ltnode
 from ltnode.data import Normalisation
 from ltnode.export import ExportError, api, export_model
 from ltnode.export.onnx_format import require_onnx
-
-_LOAD = """
-import sys
-sys.modules["ltnode"] = None  # an import would fail
-import torch
-program = torch.export.load(sys.argv[1]).module()
-x = torch.load(sys.argv[2])
-out = {n: {k: v.detach() for k, v in program(x[:n]).items()} for n in (1, 64)}
-torch.save(out, sys.argv[3])
-"""
-
-
-def test_a_torch_file_runs_in_a_process_without_ltnode(tmp_path: Path) -> None:
-    # Reference: predict; tolerance 1e-5 as for ONNX. Batches of 1 and 64 from one file.
-    model, x = small_model("lt-node", VECTORS), torch.randn(64, 2)
-    kept = export_model(model, tmp_path / "m.pt2", "torch", samples=4)
-    torch.save(x, tmp_path / "x.pt")
-    subprocess.run(
-        [sys.executable, "-c", _LOAD, kept.path, tmp_path / "x.pt", tmp_path / "out.pt"], check=True, cwd=tmp_path, timeout=120
-    )
-    got = torch.load(tmp_path / "out.pt")
-    for n in (1, 64):
-        prediction = model.predict(x[:n], 4)
-        passes = got[n]["error_ratio"] < 1
-        assert passes.float().mean() > 0.5
-        torch.testing.assert_close(got[n]["probs"][passes], prediction.probs[passes], rtol=0, atol=1e-5)
-        torch.testing.assert_close(got[n]["times"], prediction.times, rtol=0, atol=1e-5)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.pt2", "out.pt", "x.pt"]
-    extra = {"ltnode.json": ""}
-    torch.export.load(kept.path, extra_files=extra)
-    assert json.loads(extra["ltnode.json"]) == dict(kept.metadata)
-    assert str(Path(ltnode.__file__).parent).encode() not in kept.path.read_bytes()
 
 
 @pytest.mark.slow
