@@ -5,7 +5,7 @@ usage: python benchmarks/serving.py [--run zoo/lt-node-mnist-paper] [--seconds 1
 Closed loop: every client keeps one connection, sends an image as an array, waits for the answer and sends the next. Measured
 with 1, 8 and 64 clients: requests per second, median and 99th percentile of the time to an answer, mean size of a pass. At 64
 clients the same once more one by one (--max-batch 1), in turns with batching, so that a busy machine slows both alike; asked
-for is a ratio of at least 2. Then resident memory over many requests. The whole takes about four minutes on two cores.
+for is a ratio of at least 2. Then resident memory over many requests, after a pass of every size. The whole takes about four minutes on two cores.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def metrics(port: int) -> str:
 
 
 async def every_size_once(client: Client) -> None:
-    """A pass of every size up to 64: torch keeps a plan of its convolutions for each, which is no growth per request."""
+    """A pass of every size up to 64: each new size makes the allocator keep more memory, which is no growth per request."""
     image = np.zeros((28, 28), dtype=int).tolist()
     for size in range(1, 65):
         await client.predict(json.dumps({"inputs": [image] * size, "samples": 1}).encode())
