@@ -5,7 +5,8 @@ usage: python benchmarks/serving.py [--run zoo/lt-node-mnist-paper] [--seconds 1
 Closed loop: every client keeps one connection, sends an image as an array, waits for the answer and sends the next. Measured
 with 1, 8 and 64 clients: requests per second, median and 99th percentile of the time to an answer, mean size of a pass. At 64
 clients the same once more one by one (--max-batch 1), in turns with batching, so that a busy machine slows both alike; asked
-for is a ratio of at least 2. Then resident memory over many requests, after a pass of every size. The whole takes about four minutes on two cores.
+for is a ratio of at least 2. Then resident memory over many requests, after a pass of every size. The whole takes about four
+minutes on two cores.
 """
 
 from __future__ import annotations
