@@ -194,9 +194,13 @@ def cell_of(config: TrainConfig, cells: Sequence[Cell]) -> Cell | None:
     """The cell that a configuration is of; None where there is none."""
     for cell in cells:
         same_seed = replace(cell, seed=config.seed)
-        if not _differences(same_seed, config):
+        if _names(cell) == (config.data, config.model, config.preset) and not _differences(same_seed, config):
             return same_seed
     return None
+
+
+def _names(cell: Cell) -> tuple[str, str, str]:
+    return cell.data, cell.model, cell.preset
 
 
 def _nearest(config: TrainConfig, cells: Sequence[Cell]) -> str:

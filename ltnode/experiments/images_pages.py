@@ -6,7 +6,6 @@ All of them are functions of the files in ``paper/``: made again, they are the s
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from ltnode.report.figures_images import figure_3_rotation, figure_4_shift_and_a
 from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import Variant, data_title
 from ltnode.report.published import Published
-from ltnode.report.style import Theme, save_figure
+from ltnode.report.style import LIGHT, Theme, themed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,10 +153,10 @@ def draw(results: Sequence[ImageResult], folder: Path) -> list[Path]:
 
 
 def _figure(make: Callable[[Theme], Figure], path: Path) -> Path:
-    with tempfile.TemporaryDirectory() as scratch:
-        saved = save_figure(make, Path(scratch) / path.stem, alt="")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(saved.light)
+    with themed(LIGHT):
+        # No date in the file: the same figure has the same bytes.
+        make(LIGHT).savefig(path, metadata={"Date": None})
     return path
 
 
