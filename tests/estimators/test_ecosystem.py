@@ -17,7 +17,7 @@ from sklearn.preprocessing import PolynomialFeatures
 import ltnode
 
 ROOT = Path(__file__).parents[2]
-SHORT = {"max_epochs": 10, "learning_rate": 0.02, "random_state": 0}
+SHORT = {"max_epochs": 8, "batch_size": 32, "learning_rate": 0.03, "random_state": 0}
 
 
 @pytest.fixture(scope="module")

@@ -55,9 +55,9 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training(rng):
     """Labels of pure chance are memorised: held-out likelihood falls, training stops, and the best epoch's model comes back."""
     X = rng.normal(size=(120, 5))
     y = rng.integers(0, 2, 120)
-    model = ltnode.LTNodeClassifier(max_epochs=60, n_iter_no_change=4, learning_rate=0.02, random_state=0).fit(X, y)
+    model = ltnode.LTNodeClassifier(max_epochs=40, n_iter_no_change=3, learning_rate=0.01, random_state=0).fit(X, y)
     scores = model.validation_scores_
-    assert model.n_iter_ == len(scores) == len(model.loss_curve_) < 60
+    assert model.n_iter_ == len(scores) == len(model.loss_curve_) < 40
     best = int(np.argmax(scores))
     assert max(scores[best + 1 :], default=-math.inf) <= scores[best] + model.tol
 
@@ -68,7 +68,7 @@ def test_the_kept_model_has_the_best_held_out_likelihood(rng):
     y = torch.tensor(rng.integers(0, 2, 90))
     held_out = Split(x[60:], y[60:])
     model = ltnode.build("lt-node", ltnode.InputSpec((4,), "classification", 2), seed=0).double()
-    training = TableTraining(model, Split(x[:60], y[:60]), ltnode.TrainConfig(epochs=8, batch_size=16, lr=0.02, device="cpu"))
+    training = TableTraining(model, Split(x[:60], y[:60]), ltnode.TrainConfig(epochs=6, batch_size=16, lr=0.02, device="cpu"))
     course = training.run(Patience(100, 0.0), held_out)
     again = model.predict(held_out.x)
     value = float(again.log_probs.gather(1, held_out.y[:, None]).mean())

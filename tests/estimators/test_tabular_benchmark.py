@@ -45,6 +45,7 @@ def test_the_record_is_complete(tabular, record):
         assert 0 <= row["calibration"] <= 1
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_baselines_predict_what_they_should(tabular, rng):
     """A cheap pass of the scoring path for every baseline: probabilities on the simplex, positive standard deviations."""
     x = rng.normal(size=(60, 2))
