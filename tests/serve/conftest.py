@@ -8,10 +8,9 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server needs the extra serve")
 
-from serving import classifier, line
-
 from ltnode.inference import TrainedModel
 from ltnode.serve import Limits, create_app
+from serve.serving import classifier, line
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette announces another client library

@@ -18,15 +18,15 @@ import torch
 
 pytest.importorskip("fastapi", reason="the server needs the extra serve")
 
-from page_browser import Watched, find_browser, serving
 from PIL import Image
-from serving import classifier
 
 import ltnode
 from ltnode.data.augment import Normalisation
 from ltnode.inference import TrainedModel
 from ltnode.models.build import InputSpec
 from ltnode.serve import create_app
+from serve.page_browser import Watched, find_browser, serving
+from serve.serving import classifier
 
 ZOO = Path(__file__).parents[2] / "zoo" / "lt-node-mnist-paper"
 PHONE = {"width": 390, "height": 844}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serving import classifier, close, images
 
 from ltnode.errors import InputError
 from ltnode.evaluation.attacks import fgsm
@@ -18,6 +17,7 @@ from ltnode.evaluation.shifts import rotate
 from ltnode.inference import decode_image, to_png
 from ltnode.serve import Limits, create_app
 from ltnode.serve.samples import samples, samples_of
+from serve.serving import classifier, close, images
 
 
 def post(client: Any, path: str, **body: Any) -> Any:

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from serving import asked, close, images
 
 from ltnode.inference import TrainedModel
 from ltnode.serve import Limits, create_app
 from ltnode.serve.batching import Batcher, QueueFullError, StoppedError, TooLateError
 from ltnode.serve.service import predict_together
+from serve.serving import asked, close, images
 
 
 def batches_of(app: Any, model: str) -> tuple[int, int]:

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 import torch
-from serving import images
 
 from ltnode.serve.metrics import resident_memory
+from serve.serving import images
 
 MIB = 1024 * 1024
 FLAT = [[0.5] * 28] * 28

@@ -16,9 +16,9 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from serving import classifier, line
 
 from ltnode.serve import Limits, create_app
+from serve.serving import classifier, line
 
 CHECKS = [
     not_a_server_error,

@@ -18,13 +18,13 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import images
 from typer.testing import CliRunner
 
 import ltnode
 from ltnode.cli.app import make_app
 from ltnode.errors import InputError
 from ltnode.serve.server import address_of, bind, is_local
+from serve.serving import images
 
 START_S = 120
 
