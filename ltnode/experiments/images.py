@@ -265,18 +265,20 @@ def _all_recorded(cell: Cell, places: Places, evaluation: Evaluation) -> bool:
 def _evaluate(cell: Cell, run: Run, data: Dataset, places: Places, evaluation: Evaluation) -> ImageResult:
     path, options = places.result(cell), _options(cell, evaluation)
     weights = Subject.of(run, data, None).weights_digest()
-    old = None if evaluation.overwrite else _recorded(path)
+    old = _recorded(path)
     if old is not None and old.content["weights_sha256"] != weights:
-        raise ConfigError(
-            f"{path} holds results of other weights than {run.path}: put that run back, or evaluate these weights with "
-            "--overwrite"
-        )
+        if not evaluation.overwrite:
+            raise ConfigError(
+                f"{path} holds results of other weights than {run.path}: put that run back, or evaluate these weights with "
+                "--overwrite"
+            )
+        old = None
     parts = {} if old is None else dict(old.protocols)
     content = _description(cell, run, data, weights, old)
     evaluation_file = places.run(cell) / EVALUATION
     overwrite = evaluation.overwrite
     for name in _wanted(cell, data, evaluation):
-        if _is_recorded(old, name, options):
+        if _is_recorded(old, name, options) and not evaluation.overwrite:
             continue
         evaluate(
             run,

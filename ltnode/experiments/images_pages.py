@@ -68,23 +68,21 @@ class PaperFolder:
         return Published.read(self.path / "published.toml")
 
 
-def rebuild(paper: PaperFolder, results: Path | None = None, figures: bool = True) -> list[Path]:
+def rebuild(paper: PaperFolder, figures: bool = True) -> list[Path]:
     """Make tables, figures and pages again from the results.
 
     Args:
-        paper: Where they go.
-        results: Folder of the result files; by default the paper folder's.
+        paper: Where the results are, and where the pages go.
         figures: Also draw the figures.
 
     Returns:
         The files.
     """
-    folder = results or paper.results
-    found, published = read_results(folder), paper.published()
+    found, published = read_results(paper.results), paper.published()
     made = [_write(paper.path / "tables.md", tables_page(found, published))]
     drawn = draw(found, paper.path / "figures") if figures else sorted((paper.path / "figures").glob("*.svg"))
     made += drawn if figures else []
-    claims = all_claims(found, folder, published)
+    claims = all_claims(found, paper.results, published)
     names = [f"figures/{path.name}" for path in drawn]
     made.append(_write(paper.path / "README.md", claims_page(claims, read_remarks(paper.path / "remarks.toml", claims), names)))
     if paper.readme.exists() and BEGIN in paper.readme.read_text(encoding="utf-8"):

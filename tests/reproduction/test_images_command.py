@@ -157,6 +157,12 @@ def test_protocols_are_added_to_what_is_recorded(tmp_path: Path) -> None:
     assert command(paper, "--protocols", "clean,ood").exit_code == 0
     path = paper / "results" / "images-mnist-node-paper-seed0.json"
     assert list(read_result(path).protocols) == ["clean", "ood:fashion-mnist"]
+    marked = json.loads(path.read_text())
+    marked["protocols"]["clean"]["provenance"]["wall_time_s"] = -1
+    path.write_text(json.dumps(marked))
+    assert command(paper, "--protocols", "clean", "--overwrite").exit_code == 0
+    assert list(read_result(path).protocols) == ["clean", "ood:fashion-mnist"]
+    assert json.loads(path.read_text())["protocols"]["clean"]["provenance"]["wall_time_s"] >= 0
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "weights_sha256": "0" * 64}))
     (runs / "mnist-node-paper-seed0" / "evaluation.json").unlink()
@@ -218,6 +224,16 @@ def test_a_trial_never_counts(tmp_path: Path) -> None:
     assert not (paper / "README.md").exists()
     assert "missing" in command(paper, "--list").output
     assert command(paper, "--limit", "4").exit_code == 2
+
+
+def test_results_elsewhere_make_no_pages(tmp_path: Path) -> None:
+    """The pages of the repository are those of its own results."""
+    paper = tiny_paper(tmp_path / "paper", ("node",))
+    result = command(paper, "--protocols", "clean", "--out", str(tmp_path / "other"))
+    assert result.exit_code == 0, result.output
+    assert "no table was made" in result.output
+    assert (tmp_path / "other" / "images-mnist-node-paper-seed0.json").exists()
+    assert not (paper / "README.md").exists()
 
 
 @pytest.mark.usefixtures("no_pages")

@@ -175,8 +175,10 @@ def reproduce_images(
             console.say(f"added {added}")
     if settings:
         console.say("a trial: its results do not count, and no table was made.", style="yellow")
+    elif places.out.resolve() != folder.results.resolve():
+        console.say(f"no table was made: tables and pages are those of {folder.results}.", style="yellow")
     else:
-        _rebuild(folder, grid, out)
+        _rebuild(folder, grid)
     for message in failed:
         console.error(message)
     if failed:
@@ -192,7 +194,7 @@ def reproduce_claims(
     Also makes the tables, the results in README.md, and the cards of the zoo.
     """
     folder = PaperFolder(paper)
-    _rebuild(folder, load_grid(folder.grid), None, figures)
+    _rebuild(folder, load_grid(folder.grid), figures)
 
 
 def _run_cells(
@@ -227,11 +229,11 @@ def _show_grid(cells: Sequence[Cell], places: images.Places, protocols: Sequence
     console.say(f"{done_count} of {len(rows)} done. Run them with the same command without --list.")
 
 
-def _rebuild(folder: PaperFolder, grid: Sequence[Cell], out: Path | None, figures: bool = True) -> None:
+def _rebuild(folder: PaperFolder, grid: Sequence[Cell], figures: bool = True) -> None:
     if not (folder.path / "published.toml").exists():
         raise ConfigError(f"{folder.path} holds no published.toml: the reproduction runs from a clone of the repository")
-    made = rebuild(folder, out, figures)
-    if folder.zoo.is_dir() and out is None:
+    made = rebuild(folder, figures)
+    if folder.zoo.is_dir():
         entries = read_zoo(folder.zoo, grid, folder.results)
         made += write_cards(folder.zoo, entries, folder.published(), zoo_note(folder.path / "remarks.toml"))
     for path in made:
