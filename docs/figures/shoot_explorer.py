@@ -1,6 +1,6 @@
 """Photograph the explorer page: ``python docs/figures/shoot_explorer.py http://127.0.0.1:8000`` while the zoo is served.
 
-``ltnode serve zoo/*`` first. Writes explorer-light.png (the first view), explorer-dark.png (a CIFAR10 model on an image of
+``ltnode serve zoo`` first. Writes explorer-light.png (the first view), explorer-dark.png (a CIFAR10 model on an image of
 another kind) and explorer-phone.png, reduced to 256 colours.
 """
 

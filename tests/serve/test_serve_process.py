@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -105,6 +106,18 @@ def test_a_host_that_others_reach_without_a_token_is_warned_about(folder: Path, 
     for safe in (["--host", "0.0.0.0", "--token", "x"], []):
         assert "warning: everybody" not in runner.invoke(make_app(), ["serve", str(folder), *safe]).output
     assert said["host"] == "127.0.0.1"
+
+
+def test_a_folder_of_run_folders_serves_them_all(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Other files and folders beside the runs are passed over; names are those of the folders, in order."""
+    for name in ("b", "a"):
+        shutil.copytree(folder, tmp_path / name)
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / "notes").mkdir()
+    served: list[str] = []
+    monkeypatch.setattr("ltnode.serve.server.serve", lambda models, *rest, **options: served.extend(m.name for m in models))
+    assert CliRunner().invoke(make_app(), ["serve", str(tmp_path)]).exit_code == 0
+    assert served == ["a", "b"]
 
 
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path):

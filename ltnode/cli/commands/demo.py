@@ -43,7 +43,7 @@ def demo(
     for good, sentence in experiment.verdicts(result.rows):
         console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
     console.say(f"Done in {result.seconds:.0f} s. Open the page in a browser: {console.page_address(result.page)}")
-    console.say(f"Explore the models just trained: {_program()} serve {(out / 'runs').as_posix()}/*")
+    console.say(f"Explore the models just trained: {_program()} serve {(out / 'runs').as_posix()}")
 
 
 def _program() -> str:

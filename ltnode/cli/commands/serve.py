@@ -16,12 +16,17 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
         "serve",
-        epilog=console.example("ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --port 8080 --open"),
+        epilog=console.example(
+            "ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --open", "ltnode serve zoo"
+        ),
     )(serve)
 
 
 def serve(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs or saved models.", metavar="RUN...")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of finished runs or saved models, or a folder of such.", metavar="RUN..."),
+    ],
     host: Annotated[str, typer.Option(help="Address to bind to; the default is reached from this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
     token: Annotated[
@@ -44,7 +49,7 @@ def serve(
 
     check_extra()
     limits = Limits(max_queue=max_queue, max_batch=max_batch, max_wait_ms=max_wait_ms, seconds=seconds)
-    models = [TrainedModel.open(run) for run in runs]
+    models = [TrainedModel.open(run) for path in runs for run in _run_folders(path)]
     if not is_local(host) and not token:
         console.err().print(
             f"warning: everybody who reaches {host} can use this server: set --token, or leave --host out", style="yellow"
@@ -58,3 +63,10 @@ def serve(
             threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
 
     serve_models(models, limits, token or None, host=host, port=port, ready=announce)
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """The folder itself, or the run folders in one that is not a run."""
+    if (path / "config.json").exists() or not path.is_dir():
+        return [path]
+    return sorted(config.parent for config in path.glob("*/config.json")) or [path]
