@@ -1,4 +1,4 @@
-"""``ltnode.fit_seeds``: several runs that differ in their seed, side by side in one process.
+"""``ltnode.fit_seeds``: several runs side by side in one process; `fit_together` for runs that differ in more than their seed.
 
 The runs take turns, a step each. On CUDA every run has a stream of its own, so that the kernels of one fill what the others leave
 idle; a step of one run launches while those of the others still compute. Nothing else is shared: each run has the weights, data
@@ -36,6 +36,23 @@ def seed_folder(out: str | Path, seed: int) -> Path:
     return path.with_name(f"{path.name}-seed{seed}")
 
 
+@dataclass(frozen=True)
+class Job:
+    """One of the runs: what `ltnode.fit` takes.
+
+    Attributes:
+        model: The untrained model.
+        data: A `Dataset`, or a pair (x, y).
+        config: Its configuration; None for the preset.
+        out: Its run folder; None writes nothing.
+    """
+
+    model: Model
+    data: Any
+    config: TrainConfig | None = None
+    out: str | Path | None = None
+
+
 def fit_seeds(
     build: Callable[[int], Model],
     data: Any,
@@ -59,31 +76,56 @@ def fit_seeds(
         The runs, in the order of the seeds.
 
     Raises:
-        TrainingError: A run failed; the others were trained to their end first, and the message names the seed.
+        TrainingError: A run failed; the others were trained to their end first, and the message names it.
         ConfigError, CheckpointError, InputError: As `ltnode.fit`, before any training.
     """
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds must be one or more different numbers, not {list(seeds)}")
-    models = [build(seed) for seed in seeds]
-    dataset = as_dataset(data, models[0])
-    folders = [None if out is None else seed_folder(out, seed) for seed in seeds]
-    base = checked_config(config, models[0], dataset, out, resume)
-    device = choose_device(base.device)
+    jobs = []
+    for seed in seeds:
+        model = build(seed)
+        dataset = as_dataset(data, model)
+        own = checked_config(config, model, dataset, out, resume).replace(seed=seed)
+        jobs.append(Job(model, dataset, own, None if out is None else seed_folder(out, seed)))
+    return fit_together(jobs, resume=resume)
+
+
+def fit_together(jobs: Sequence[Job], *, resume: bool = False) -> list[Run]:
+    """Train several models at once, of any kind and on any data, all on one device and in one precision.
+
+    Args:
+        jobs: What to train.
+        resume: Continue the runs that are there, and begin the others.
+
+    Raises:
+        TrainingError: A run failed; the others were trained to their end first, and the message names it.
+        ConfigError, CheckpointError, InputError: As `ltnode.fit`, before any training.
+    """
+    datasets = [as_dataset(job.data, job.model) for job in jobs]
+    configs = [
+        checked_config(job.config, job.model, dataset, job.out, resume) for job, dataset in zip(jobs, datasets, strict=True)
+    ]
+    shared = {(config.device, config.precision) for config in configs}
+    if len(shared) != 1:
+        raise ConfigError(
+            "runs side by side need one device and one precision, "
+            f"not {', '.join(f'{device} {precision}' for device, precision in sorted(shared)) or 'no run at all'}"
+        )
+    device = choose_device(configs[0].device)
     workers = Workers.start(device)
     if workers.world > 1:
         workers.stop()
-        raise ConfigError(
-            "several seeds train in one process: start it without torchrun, or each seed under a torchrun of its own"
-        )
+        raise ConfigError("several runs train in one process: start it without torchrun, or each run under a torchrun of its own")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        stack.enter_context(product_precision(base.precision))
+        stack.enter_context(product_precision(configs[0].precision))
         turns = []
-        for seed, model, folder in zip(seeds, models, folders, strict=True):
+        for job, dataset, config in zip(jobs, datasets, configs, strict=True):
             stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+            folder = None if job.out is None else Path(job.out)
             with _on(stream):
-                training = Training(model, dataset, base.replace(seed=seed), device, workers, folder, None, len(seeds))
-            turns.append(_Turns(seed, training, stream))
+                training = Training(job.model, dataset, config, device, workers, folder, None, len(jobs))
+            turns.append(_Turns(str(folder or f"seed {config.seed}"), training, stream))
         _take_turns(turns, resume)
     return [turn.training.result for turn in turns]
 
@@ -92,7 +134,7 @@ def fit_seeds(
 class _Turns:
     """One of the runs: its stream, its random numbers while others have their turn, and what is left of it."""
 
-    seed: int
+    name: str
     training: Training
     stream: torch.cuda.Stream | None
     losses: Generator[float | None] | None = None
@@ -149,4 +191,4 @@ def _take_turns(turns: list[_Turns], resume: bool) -> None:
     if failed:
         first = failed[0].failure
         assert first is not None
-        raise TrainingError(first.status, f"seed {', '.join(str(turn.seed) for turn in failed)}: {first.what}") from first
+        raise TrainingError(first.status, f"{', '.join(turn.name for turn in failed)}: {first.what}") from first

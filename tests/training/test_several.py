@@ -15,6 +15,7 @@ import ltnode
 from ltnode.cli.app import make_app
 from ltnode.errors import ConfigError
 from ltnode.training import RunStatus, TrainingError, fit_seeds
+from ltnode.training.several import Job, fit_together
 from training.tiny import TIMING, TwoPhaseModel
 
 APP = make_app()
@@ -98,11 +99,35 @@ def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
                 model.linear.weight.fill_(torch.nan)
         return model
 
-    with pytest.raises(TrainingError, match="seed 0: .*nan.*What to do: lower lr") as caught:
+    with pytest.raises(TrainingError, match="x-seed0: .*nan.*What to do: lower lr") as caught:
         fit_seeds(build, DATA, config(), SEEDS, tmp_path / "x")
     assert str(caught.value).count("What to do") == 1
     status = {seed: json.loads((tmp_path / f"x-seed{seed}" / "results.json").read_text())["status"] for seed in SEEDS}
     assert status == {3: "complete", 0: "non_finite", 4: "complete"}
+
+
+def test_different_models_and_data_train_side_by_side(tmp_path: Path) -> None:
+    """A regression and a classification, with configurations of their own; reference: each alone."""
+    x, y = torch.randn(30, 2), torch.arange(30) % 3
+    spec = ltnode.InputSpec((2,), "classification", 3)
+
+    def jobs(folder: str) -> list[Job]:
+        return [
+            Job(TwoPhaseModel(), DATA, config(seed=1), tmp_path / folder / "a"),
+            Job(ltnode.build("uni-node", spec, seed=0, width=4), (x, y), config(lr=0.02), tmp_path / folder / "b"),
+        ]
+
+    together = fit_together(jobs("together"))
+    for job, run in zip(jobs("alone"), together, strict=True):
+        ltnode.fit(job.model, job.data, job.config, job.out)
+        alone = Path(str(job.out))
+        assert (run.path / "model.safetensors").read_bytes() == (alone / "model.safetensors").read_bytes()  # type: ignore[operator]
+        assert lines(run.path) == lines(alone)  # type: ignore[arg-type]
+
+
+def test_runs_side_by_side_share_device_and_precision() -> None:
+    with pytest.raises(ConfigError, match="one precision, not cpu bf16, cpu fp32"):
+        fit_together([Job(TwoPhaseModel(), DATA, config(precision=name)) for name in ("fp32", "bf16")])
 
 
 @pytest.mark.parametrize("seeds", [(), (1, 1)])
