@@ -36,6 +36,7 @@ from ltnode.report.runs import EVALUATION
 from ltnode.training import Run, RunStatus, TrainConfig, fit, load
 from ltnode.training.atomic import read_json
 from ltnode.training.run import RunFolder, is_run_config
+from ltnode.training.several import Job, fit_together
 
 SMALL_PART = 500
 """Test examples of the numbers that anyone can check in seconds."""
@@ -149,6 +150,30 @@ def trained(cell: Cell, places: Places, data: Dataset, device: str | None = None
         return _opened(cell, folder)
     config = cell.config if device is None else cell.config.replace(device=device)
     return fit(cell.build(data), data, config, folder, resume=True)
+
+
+def train_together(cells: Sequence[Cell], places: Places, count: int, device: str | None = None) -> None:
+    """Train cells that are not finished, up to ``count`` side by side; of one precision each time.
+
+    Args:
+        cells: Cells; those whose run is finished are passed over.
+        places: Where their run folders are.
+        count: Runs in one process at a time.
+        device: Where to train; None for the best one.
+
+    Raises:
+        TrainingError: A run failed; the others of its group were trained to their end.
+    """
+    left = [cell for cell in cells if state(cell, places, ())[0] in (State.MISSING, State.INTERRUPTED)]
+    for precision in sorted({cell.config.precision for cell in left}):
+        alike = [cell for cell in left if cell.config.precision == precision]
+        for group in (alike[first : first + count] for first in range(0, len(alike), count)):
+            sets = {name: load_data(name) for name in {cell.data for cell in group}}
+            jobs = []
+            for cell in group:
+                config = cell.config if device is None else cell.config.replace(device=device)
+                jobs.append(Job(cell.build(sets[cell.data]), sets[cell.data], config, places.run(cell)))
+            fit_together(jobs, resume=True)
 
 
 def import_run(source: Path, cells: Sequence[Cell], runs: Path) -> Cell:

@@ -75,6 +75,21 @@ def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("no_pages")
+def test_cells_trained_side_by_side_are_those_trained_alone(tmp_path: Path) -> None:
+    """Two models, 2 at a time: weights byte for byte those of one after the other; a finished one is left alone."""
+    for name, words in (("alone", ()), ("together", ("--together", "2"))):
+        paper = tiny_paper(tmp_path / name / "paper", ("node", "uni-node"))
+        result = command(paper, "--no-evaluate", *words)
+        assert result.exit_code == 0, result.output
+    runs = [snapshot(tmp_path / name / "runs") for name in ("alone", "together")]
+    weights = [{path: data for path, data in found.items() if path.endswith("model.safetensors")} for found in runs]
+    assert len(weights[0]) >= 2
+    assert weights[0] == weights[1]
+    folders = sorted({path.split("/")[0] for path in runs[1]})
+    assert json.loads(runs[1][f"{folders[0]}/results.json"])["side_by_side"] == 2
+
+
+@pytest.mark.usefixtures("no_pages")
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second command neither loads data nor trains nor writes: even without the run folder."""
     paper = tiny_paper(tmp_path / "paper", ("node",))

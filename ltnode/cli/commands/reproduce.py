@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -138,6 +139,9 @@ def reproduce_images(
     protocols: Annotated[str, typer.Option(help=f"Of {', '.join(PROTOCOLS)}; by default the paper's.")] = "",
     draws: Annotated[int, typer.Option(help="Random draws of T over which spreads are reported; 0 skips them.", min=0)] = 5,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
+    together: Annotated[
+        int, typer.Option(help="Train up to so many cells side by side; on a GPU they fill its gaps.", min=1)
+    ] = 1,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Evaluate again what is recorded.")] = False,
     settings: Annotated[
         list[str] | None,
@@ -169,7 +173,7 @@ def reproduce_images(
         return
     if from_run:
         cells = [images.import_run(source, grid, runs) for source in from_run]
-    failed = [] if tables_only else _run_cells(cells, places, evaluation, device)
+    failed = [] if tables_only else _run_cells(cells, places, evaluation, device, together)
     if zoo:
         for added in add_runs(folder.zoo, cells, places):
             console.say(f"added {added}")
@@ -198,7 +202,7 @@ def reproduce_claims(
 
 
 def _run_cells(
-    cells: Sequence[Cell], places: images.Places, evaluation: images.Evaluation | None, device: str | None
+    cells: Sequence[Cell], places: images.Places, evaluation: images.Evaluation | None, device: str | None, together: int
 ) -> list[str]:
     """Bring cells to their end; a training that fails does not stop the others. Returns what failed, in words."""
     wanted = images.paper_protocols() if evaluation is None or evaluation.protocols is None else evaluation.protocols
@@ -207,6 +211,10 @@ def _run_cells(
             raise InputError(f"unknown protocol {name!r}; there are {', '.join(PROTOCOLS)}")
     failed = []
     with console.resumable(_RESUME):
+        if together > 1:
+            console.say(f"training what is missing, up to {together} runs side by side")
+            with suppress(TrainingError):  # said below, for the cell that it is of
+                images.train_together(cells, places, together, device)
         for position, cell in enumerate(cells, 1):
             before, _ = images.state(cell, places, wanted)
             word = "again" if evaluation is not None and evaluation.overwrite else before.value
