@@ -200,7 +200,7 @@ def _build_latent_time(
         parts.stem,
         parts.field,
         parts.head,
-        end_time if isinstance(end_time, EndTime) else _end_time(name, preset, parts.encoder, end_time or {}),
+        _end_time(name, preset, parts.encoder, end_time or {}) if end_time is None or isinstance(end_time, Mapping) else end_time,
         spec.task,
         likelihood=likelihood,
         solver=_override(base_solver, solver),
