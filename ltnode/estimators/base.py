@@ -128,8 +128,8 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         table = self._table(X, target)
         trained, held_out = self._hold_out(table, target, seed)
         training = TableTraining(self.model_, trained, self._config(len(trained), seed))
-        patience = Patience(self.n_iter_no_change, self.tol)
-        course = training.run(patience, held_out, self.samples, self._report if self.verbose else None)
+        patience = Patience(int(self.n_iter_no_change), float(self.tol))
+        course = training.run(patience, held_out, int(self.samples), self._report if self.verbose else None)
         training.finish()
         self.n_iter_ = len(course.losses)
         self.loss_curve_ = course.losses
@@ -157,7 +157,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self.scaler_ = StandardScaler().fit(X)
         spec = InputSpec((X.shape[1],), self._task, n_classes)
         options: dict[str, Any] = {} if self.end_time == "fixed" else {"objective": {"kl_weight": self.kl_weight}}
-        model = build(END_TIMES[self.end_time], spec, seed=seed, width=self.width, **options)
+        model = build(END_TIMES[self.end_time], spec, seed=seed, width=int(self.width), **options)
         assert isinstance(model, LatentTimeODE)
         with torch.no_grad():
             for parameter in model.stem.parameters():
@@ -234,7 +234,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         inputs = self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
         device = next(self.model_.parameters()).device
         for part in inputs.split(_CHUNK):
-            yield self.model_.predict(part.to(device), samples=self.samples)
+            yield self.model_.predict(part.to(device), samples=int(self.samples))
 
     def _columns(self, X: Any, *names: str) -> list[FloatArray]:
         """Quantities of a `Prediction` for all rows."""

@@ -8,13 +8,14 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import ltnode
 
 # What the checks are about (types, shapes, errors, invariances, copies) does not depend on how long training takes; the accuracy
-# that some of them ask for is reached in 5 epochs. The defaults are checked in the slow test.
-FAST = {"max_epochs": 5}
+# that some of them ask for is reached in 3 epochs. The defaults are checked in the slow test.
+FAST = {"max_epochs": 3, "batch_size": 50, "learning_rate": 0.02}
 
 
 @pytest.mark.no_typecheck  # some checks give parameters of every type: the estimator's own error must come first
 @parametrize_with_checks([ltnode.LTNodeClassifier(**FAST), ltnode.LTNodeRegressor(**FAST)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.no_typecheck  # some checks give wrong types to the constructor, which must take them
 def test_scikit_learns_checks_pass(estimator, check):
     """Every check that scikit-learn has for an estimator of this kind, one by one."""
     check(estimator)
@@ -22,10 +23,12 @@ def test_scikit_learns_checks_pass(estimator, check):
 
 @pytest.mark.slow
 @pytest.mark.no_typecheck
+@pytest.mark.timeout(1800)
+@pytest.mark.no_typecheck
 @pytest.mark.parametrize("kind", [ltnode.LTNodeClassifier, ltnode.LTNodeRegressor])
-@pytest.mark.parametrize("parameters", [{}, {"end_time": "amortized"}, {"end_time": "uniform"}], ids=str)
+@pytest.mark.parametrize("parameters", [{}, {"end_time": "amortized", **FAST}, {"end_time": "uniform", **FAST}], ids=str)
 @pytest.mark.filterwarnings("ignore")
-def test_the_checks_pass_with_the_default_length_of_training_too(kind, parameters):
+def test_the_checks_pass_with_the_default_length_of_training_and_with_other_end_times(kind, parameters):
     """`check_estimator` raises on the first failure; a check may only be skipped (array API, pandas not installed)."""
     results = check_estimator(kind(**parameters))
     assert {result["status"] for result in results} <= {"passed", "skipped"}
