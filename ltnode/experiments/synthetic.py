@@ -114,7 +114,8 @@ def reproduce(
     """
     data = gap_data(POINTS)
     stem = result_name(variant.name, seed, iterations)
-    run = fit(variant.build(seed), data, variant.config(seed, iterations), runs / stem, resume=True, on_log=on_log)
+    config = variant.config(seed, iterations)
+    run = fit(variant.build(seed), data, config, runs / stem, resume=True, on_log=on_log)
     result = {
         "experiment": "synthetic",
         "variant": variant.name,
@@ -122,7 +123,7 @@ def reproduce(
         "model": variant.model,
         "prior": None if variant.prior is None else list(variant.prior),
         "seed": seed,
-        "iterations": iterations,
+        "iterations": config.epochs,
         **measure(run.model, data),
         "provenance": run.results["provenance"],
     }
