@@ -76,8 +76,8 @@ class TableTraining:
     ) -> Course:
         """Train until the patience or the epochs of the configuration are spent.
 
-        With a held-out part the model ends as it was after the best epoch, softened as that part demands. Without, the training
-        loss decides when to stop, and the last weights stay.
+        With a held-out part the model ends as it was after the best epoch. Without, the training loss decides when to stop, and
+        the last weights stay. At the end the model is softened: surer than neither the held-out nor the training rows allow.
 
         Args:
             patience: When to stop early.
@@ -87,8 +87,8 @@ class TableTraining:
         """
         course = Course()
         held_out = None if held_out is None else held_out.to(self.device)
-        best, kept = -math.inf, None
-        waited = 0
+        best, waited = -math.inf, 0
+        kept: tuple[Judgement, dict[str, Tensor]] | None = None
         for epoch in range(self.config.epochs):
             set_learning_rates(self.optimizers, self.config.lr_factor(epoch))
             course.losses.append(self.run_epoch())
@@ -105,13 +105,14 @@ class TableTraining:
             best = max(best, value)
             if waited >= patience.epochs:
                 break
+        softening = 0.0
         if kept is not None:
-            self._go_back(*kept)
+            judgement, weights = kept
+            self.model.load_state_dict(weights)
+            softening = judgement.softening
+        x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
+        soften_(self.model, max(softening, judge(self.model.predict(x, samples), y).softening))
         return course
-
-    def _go_back(self, judgement: Judgement, weights: dict[str, Tensor]) -> None:
-        self.model.load_state_dict(weights)
-        soften_(self.model, judgement.softening)
 
     def finish(self) -> None:
         """Fit the stored grid that predictions use, and leave no gradient behind."""

@@ -1,8 +1,9 @@
 """What a held-out part of the table decides: when to stop, and how sure to be.
 
-A network that has begun to memorise still ranks well but is too sure. So an epoch is judged by its held-out log-likelihood at the
-best *softening* s >= 1: logits divided by s, or noise standard deviation times s. The best epoch's softening is then built into
-the model. It never makes a model surer than training left it: a small held-out part without a mistake would do that.
+A network that has begun to memorise still ranks well but is too sure. So an epoch is judged by its held-out log-likelihood at
+the best *softening* s: logits divided by s, or noise standard deviation times s. Logits are never sharpened (s >= 1): a small
+held-out part without a mistake would ask for certainty. The noise may shrink (s >= 0.1), because it starts at the spread of the
+targets and follows the falling residuals only slowly.
 """
 
 from __future__ import annotations
@@ -17,26 +18,28 @@ from ltnode.models import LatentTimeODE, Prediction
 from ltnode.objective import Gaussian
 from ltnode.typing import Float, Tensor
 
-_LARGEST = 10.0
-_CANDIDATES = 24
+_PER_DECADE = 24
+_DECADES = {"classification": (0, 1), "regression": (-1, 1)}
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Held-out log-likelihood per example, and the softening that attains it."""
+    """Log-likelihood per example, and the softening that attains it."""
 
     log_likelihood: float
     softening: float
 
 
 def judge(prediction: Prediction, y: Tensor) -> Judgement:
-    """The best softening among 24 between 1 and 10, equal steps in the logarithm, and its log-likelihood.
+    """The best softening from 1 (regression: 0.1) to 10, in steps of 10 %, and its log-likelihood.
 
     Args:
-        prediction: For the held-out inputs.
-        y: (B,) labels or targets.
+        prediction: For inputs whose answers are known.
+        y: (B,) these labels or targets.
     """
-    softenings = torch.logspace(0.0, math.log10(_LARGEST), _CANDIDATES, dtype=torch.float64, device=y.device)
+    low, high = _DECADES[prediction.task]
+    count = _PER_DECADE * (high - low) + 1
+    softenings = torch.logspace(low, high, count, dtype=torch.float64, device=y.device)
     log_likelihood = _classification if prediction.task == "classification" else _regression
     values = torch.stack([log_likelihood(prediction, y, s) for s in softenings])
     best = int(values.argmax())

@@ -27,10 +27,16 @@ def test_the_softening_is_the_temperature_that_makes_logits_honest(generator):
 
 
 def test_the_softening_finds_the_noise_of_the_residuals(generator):
-    """Residuals of standard deviation 2 under an assumed noise of 0.5: factor 4; the value is the Gaussian log-likelihood."""
+    """Residuals of standard deviation 2 under an assumed noise of 0.5: factor 4; under one of 8: 1/4. Steps of 10 %.
+
+    The value is the Gaussian log-likelihood.
+    """
     outputs = torch.zeros(3, 4000, 1, dtype=torch.float64)
     y = 2 * torch.randn(4000, generator=generator, dtype=torch.float64)
-    found = judge(Prediction("regression", outputs, torch.ones(3, dtype=torch.float64), noise=torch.tensor(0.5).double()), y)
+    times = torch.ones(3, dtype=torch.float64)
+    too_modest = judge(Prediction("regression", outputs, times, noise=torch.tensor(8.0).double()), y)
+    assert too_modest.softening == pytest.approx(1 / 4, rel=0.08)
+    found = judge(Prediction("regression", outputs, times, noise=torch.tensor(0.5).double()), y)
     assert found.softening == pytest.approx(4, rel=0.08)
     normal = torch.distributions.Normal(torch.zeros(()).double(), 0.5 * found.softening)
     assert found.log_likelihood == pytest.approx(float(normal.log_prob(y).mean()), rel=1e-9)
@@ -63,9 +69,12 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training(rng):
 
 
 def test_the_kept_model_has_the_best_held_out_likelihood(rng):
-    """Judged again after training, without further softening, it attains the best score of the course (float64)."""
+    """Judged again after training, without further softening, it attains the best score of the course (float64).
+
+    The labels can be learnt, so that the training rows ask for no more softening than the held-out ones.
+    """
     x = torch.tensor(rng.normal(size=(90, 4)))
-    y = torch.tensor(rng.integers(0, 2, 90))
+    y = (x[:, 0] > 0).long()
     held_out = Split(x[60:], y[60:])
     model = ltnode.build("lt-node", ltnode.InputSpec((4,), "classification", 2), seed=0).double()
     training = TableTraining(model, Split(x[:60], y[:60]), ltnode.TrainConfig(epochs=6, batch_size=16, lr=0.02, device="cpu"))
@@ -82,3 +91,24 @@ def test_without_a_held_out_part_the_loss_decides_when_to_stop(rng):
     training = TableTraining(model, Split(x, y), ltnode.TrainConfig(epochs=50, batch_size=16, device="cpu"))
     course = training.run(Patience(3, 1e9))
     assert len(course.losses) == 4 and course.scores == []
+
+
+def test_the_noise_is_that_of_the_residuals_even_after_a_short_training(rng):
+    """Three epochs cannot bring a noise parameter from 1 down to 0.05 at this rate; the softening at the end does.
+
+    A straight line with noise 0.05 (of a spread of 1): the noise of the prediction is the residuals' RMSE to one step of 10 %,
+    since it can be surer than neither the training nor the held-out rows allow.
+    """
+    x = torch.tensor(rng.normal(size=(200, 1)))
+    y = x[:, 0] + 0.05 * torch.tensor(rng.normal(size=200))
+    for held_out in (Split(x[150:], y[150:]), None):
+        model = ltnode.build("node", ltnode.InputSpec((1,), "regression"), seed=0).double()
+        training = TableTraining(model, Split(x[:150], y[:150]), ltnode.TrainConfig(epochs=3, batch_size=15, device="cpu"))
+        training.run(Patience(100, 0.0), held_out)
+        rmse = [
+            float((model.predict(part.x).mean - part.y).square().mean().sqrt())
+            for part in (training.data.train, held_out)
+            if part
+        ]
+        assert float(model.likelihood.noise_std) == pytest.approx(max(rmse), rel=0.1)
+        assert float(model.likelihood.noise_std) < 0.5

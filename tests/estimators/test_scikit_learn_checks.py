@@ -15,14 +15,12 @@ FAST = {"max_epochs": 3, "batch_size": 50, "learning_rate": 0.02}
 @pytest.mark.no_typecheck  # some checks give parameters of every type: the estimator's own error must come first
 @parametrize_with_checks([ltnode.LTNodeClassifier(**FAST), ltnode.LTNodeRegressor(**FAST)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-@pytest.mark.no_typecheck  # some checks give wrong types to the constructor, which must take them
 def test_scikit_learns_checks_pass(estimator, check):
     """Every check that scikit-learn has for an estimator of this kind, one by one."""
     check(estimator)
 
 
 @pytest.mark.slow
-@pytest.mark.no_typecheck
 @pytest.mark.timeout(1800)
 @pytest.mark.no_typecheck
 @pytest.mark.parametrize("kind", [ltnode.LTNodeClassifier, ltnode.LTNodeRegressor])
