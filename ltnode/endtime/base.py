@@ -28,6 +28,7 @@ class EndTime(nn.Module, ABC):
     ``module(x)`` once and use the distribution, which checks nothing and never waits for a device.
 
     Attributes:
+        kind: short name of the class, for descriptions of a model; "none" unless a class says its own.
         window: (low, high), the times that training covers.
         truncate: whether T is restricted to the window.
         amortized: one end-time per input, so that every method needs ``x``; otherwise one for all inputs.
@@ -36,6 +37,7 @@ class EndTime(nn.Module, ABC):
     What is not learnt (window, fixed times, interval ends) is configuration and not in the state dict; priors are.
     """
 
+    kind: ClassVar[str] = "none"
     amortized: ClassVar[bool] = False
     learnable: ClassVar[bool] = True
 

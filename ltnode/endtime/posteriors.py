@@ -34,6 +34,7 @@ class FixedTime(EndTime):
         t: the time, positive and finite.
     """
 
+    kind = "fixed"
     learnable = False
 
     def __init__(self, t: float = 1.0) -> None:
@@ -63,6 +64,7 @@ class UniformTime(EndTime):
         high: longest time.
     """
 
+    kind = "uniform"
     learnable = False
 
     def __init__(self, low: float = 0.0, high: float = 3.0) -> None:
@@ -121,6 +123,8 @@ class GammaTime(_GammaFamily):
         truncate: restrict q and prior to the window. Without it the likelihood pushes q out of the window.
     """
 
+    kind = "gamma"
+
     def __init__(
         self,
         alpha: float = 1.0,
@@ -174,6 +178,7 @@ class AmortizedGammaTime(_GammaFamily):
         truncate: restrict q and prior to the window.
     """
 
+    kind = "amortized"
     amortized = True
 
     def __init__(
@@ -218,6 +223,8 @@ class GammaMixtureTime(_GammaFamily):
         window: the times that training covers.
         truncate: restrict each component and the prior to the window.
     """
+
+    kind = "mixture"
 
     def __init__(
         self,

@@ -93,7 +93,7 @@ def load_grid(folder: Path) -> list[Cell]:
     if not files:
         raise ConfigError(
             f"{folder} holds no grid of the image experiments (TOML files). The reproduction runs from a clone of the "
-            "repository, which has paper/grid: change into it, or name another folder with --grid"
+            "repository, which has paper/grid: change into it, or name its folder paper with --paper"
         )
     cells = [cell for file in files for cell in _read(file)]
     seen: set[str] = set()

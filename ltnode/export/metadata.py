@@ -9,18 +9,10 @@ from typing import Any
 
 from ltnode._version import __version__
 from ltnode.data import Normalisation
-from ltnode.endtime import AmortizedGammaTime, EndTime, FixedTime, GammaMixtureTime, GammaTime, UniformTime
 from ltnode.export.program import DeployedModel, Grid
 from ltnode.models import Model
 from ltnode.training.saving import portable_spec
 
-_KINDS: tuple[tuple[type[EndTime], str], ...] = (
-    (FixedTime, "fixed"),
-    (UniformTime, "uniform"),
-    (GammaTime, "gamma"),
-    (GammaMixtureTime, "mixture"),
-    (AmortizedGammaTime, "amortized"),
-)
 _OUTPUTS = {
     "classification": "probs (B, C), entropy (B), aleatoric (B), epistemic (B), member_probs (S, B, C)",
     "regression": "mean (B), std (B), noise_std (B), member_means (S, B)",
@@ -55,7 +47,7 @@ def description(
         "normalise": json.dumps(None if normalise is None else {"mean": normalise.mean, "std": normalise.std}),
         "outputs": f"{_OUTPUTS[model.task]}, times ({'S' if plan.times is not None else 'S, B'}), error_ratio (B)",
         "samples": str(sum(own.samples for _, own in plans)),
-        "end_time": next((name for kind, name in _KINDS if isinstance(network.end_time, kind)), type(network.end_time).__name__),
+        "end_time": network.end_time.kind,
         "method": network.solver.method,
         "grid": f"{grid} equal steps" if isinstance(grid, int) else grid,
         "solver_tolerance": json.dumps({"rtol": network.solver.rtol, "atol": network.solver.atol}),

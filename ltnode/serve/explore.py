@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ltnode.data import load as load_data
-from ltnode.endtime import AmortizedGammaTime, EndTime, FixedTime, GammaMixtureTime, GammaTime, UniformTime
+from ltnode.endtime import FixedTime
 from ltnode.errors import InputError
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.shifts import CORRUPTIONS, rotate
@@ -21,13 +21,6 @@ from ltnode.serve.schemas import Change
 from ltnode.typing import Float, Tensor
 
 _DENSITY_POINTS = 201
-_KINDS: tuple[tuple[type[EndTime], str], ...] = (
-    (FixedTime, "fixed"),
-    (UniformTime, "uniform"),
-    (GammaTime, "gamma"),
-    (GammaMixtureTime, "mixture"),
-    (AmortizedGammaTime, "amortized"),
-)
 _GENERATED = ("synthetic", "gap")
 """Regression data of one input that are made, not read: a run on them can show its training points."""
 
@@ -41,7 +34,7 @@ def describe_model(trained: TrainedModel) -> dict[str, Any]:
     if isinstance(model, LatentTimeODE):
         own = model.end_time
         facts = {} if own.amortized else model.describe()
-        end_time = {"kind": _kind_of(own), "window": list(own.window), "facts": facts}
+        end_time = {"kind": own.kind, "window": list(own.window), "facts": facts}
         if not own.amortized:
             posterior = posterior_density(model, None, _last_time(model, own.quantile([0.05, 0.95])))
     point = trained.operating_point
@@ -60,10 +53,6 @@ def describe_model(trained: TrainedModel) -> dict[str, Any]:
             for sample in samples_of(trained.shape)
         ],
     }
-
-
-def _kind_of(end_time: EndTime) -> str:
-    return next((kind for known, kind in _KINDS if isinstance(end_time, known)), "none")
 
 
 def check_latent_time(trained: TrainedModel) -> LatentTimeODE:
