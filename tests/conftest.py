@@ -1,7 +1,8 @@
 """What every test shares: shape checks, fixed seeds, hypothesis settings, and when to skip.
 
 Environment:
-    LTNODE_NO_TYPECHECK=1   run without the shape checks (jaxtyping + beartype), for instance to time something
+    LTNODE_NO_TYPECHECK=1   run without the shape checks (jaxtyping + beartype), for instance to time something; where one of
+                            the two is not installed they are off by themselves, and the header of the run says so
     LTNODE_DATA=FOLDER      the image sets in their official formats; tests marked ``realdata`` skip without it
     CI=1                    hypothesis draws the same examples on every run
 """
@@ -14,30 +15,47 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+try:
+    import beartype  # noqa: F401  (named by the import hook below)
+    import jaxtyping
+except ImportError:
+    jaxtyping = None  # type: ignore[assignment]
+
+try:
+    import typer  # noqa: F401
+except ImportError:
+    collect_ignore = ["training/test_several.py"]  # its last test is of the command line; the rest of its folder needs none
 
 
 def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "").lower() not in {"", "0", "false"}
 
 
-class _UncheckedWhileCompiling(type(jaxtyping.config)):  # type: ignore[misc]
-    """jaxtyping's settings, with the checks off inside torch.compile and torch.export.
+CHECKED = jaxtyping is not None and not _is_set("LTNODE_NO_TYPECHECK")
+"""Whether the shape types are checked."""
+
+
+def _unchecked_while_compiling() -> type:
+    """The class of jaxtyping's settings, with the checks off inside torch.compile and torch.export.
 
     Both trace the wrapper that the import hook puts around a function, and stop at its use of ``inspect``.
     """
 
-    @property
-    def jaxtyping_disable(self) -> bool:
-        return self._switched_off or torch.compiler.is_compiling()
+    class UncheckedWhileCompiling(type(jaxtyping.config)):  # type: ignore[misc]
+        @property
+        def jaxtyping_disable(self) -> bool:
+            return self._switched_off or torch.compiler.is_compiling()
 
-    @jaxtyping_disable.setter
-    def jaxtyping_disable(self, value: bool) -> None:
-        self._switched_off = value
+        @jaxtyping_disable.setter
+        def jaxtyping_disable(self, value: bool) -> None:
+            self._switched_off = value
+
+    return UncheckedWhileCompiling
 
 
 def _check_shapes_of_the_package() -> None:
@@ -45,12 +63,12 @@ def _check_shapes_of_the_package() -> None:
     if "ltnode" in sys.modules:
         raise pytest.UsageError("ltnode was imported before tests/conftest.py: its shapes would go unchecked")
     switched_off = jaxtyping.config.__dict__.pop("jaxtyping_disable")
-    jaxtyping.config.__class__ = _UncheckedWhileCompiling
+    jaxtyping.config.__class__ = _unchecked_while_compiling()
     jaxtyping.config.jaxtyping_disable = switched_off
     jaxtyping.install_import_hook("ltnode", "beartype.beartype")
 
 
-if not _is_set("LTNODE_NO_TYPECHECK"):
+if CHECKED:
     _check_shapes_of_the_package()
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -65,6 +83,10 @@ _COMMON = {
 settings.register_profile("ltnode", **_COMMON)
 settings.register_profile("ltnode-ci", **_COMMON, derandomize=True, database=None)
 settings.load_profile("ltnode-ci" if _is_set("CI") else "ltnode")
+
+
+def pytest_report_header() -> str | None:
+    return None if CHECKED else "shape checks: off (LTNODE_NO_TYPECHECK is set, or jaxtyping or beartype is not installed)"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by -m, so that a marker added here counts
@@ -94,7 +116,7 @@ def _same_start_for_every_test() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _shape_checks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Turn the shape checks off for a test marked ``no_typecheck``: there ltnode's own message must come first."""
-    if request.node.get_closest_marker("no_typecheck") is None:
+    if not CHECKED or request.node.get_closest_marker("no_typecheck") is None:
         yield
         return
     before = jaxtyping.config.jaxtyping_disable
