@@ -8,8 +8,21 @@ activations go through memory (they are shifted by the taps), everything else st
 A tile is (positions padded to a power of two, channels); memory is (stage evaluation, sample, position, channel).
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
+
+from ltnode.kernels.conv_trajectory import Precision, Problem, Swept, SweptBack, storage, tables
+from ltnode.typing import Tensor
+
+_EPS = 1e-5
+_WARPS = 4
+_UNROLL = 1
 
 
 @triton.jit
@@ -210,7 +223,6 @@ def backward_kernel(
     d_stages,
     d_state,
     carried,
-    starts,
     lengths,
     n_steps,
     table_a,
@@ -331,3 +343,120 @@ def backward_kernel(
     tl.store(rows + 3 * CHANNELS, d_b2)
     tl.store(rows + 4 * CHANNELS, d_g3)
     tl.store(rows + 5 * CHANNELS, d_b3)
+
+
+@dataclass(frozen=True)
+class TritonTrajectory:
+    """`ltnode.kernels.conv_trajectory.Kernels` for every precision, power-of-two widths from 32, and up to 64 positions."""
+
+    def sweep(self, y0: Tensor, field: Sequence[Tensor], starts: Tensor, lengths: Tensor, problem: Problem) -> Swept:
+        """All steps from y0 (B, H, W, C)."""
+        w1, w2, bias1, bias2, map1, map2, g1, g2, g3, b1, b2, b3 = field
+        batch, side, _, channels = y0.shape
+        steps, stages_per_step = lengths.shape[0], problem.tableau.stages
+        device, dtype = y0.device, storage(problem.precision)
+        evaluations = steps * (stages_per_step - 1) + 1
+        cells = (evaluations if problem.save else 1, batch, side, side, channels)
+        stages = torch.empty((evaluations, *cells[1:]), device=device)
+        states = torch.empty((steps + 1, *cells[1:]), device=device)
+        states[0].copy_(y0)
+        active1, active2 = (torch.empty(cells, device=device, dtype=dtype) for _ in range(2))
+        normal = [torch.empty(cells if problem.save else (1,), device=device, dtype=dtype) for _ in range(3)]
+        rstd = [torch.empty((cells[0], batch, channels) if problem.save else (1,), device=device) for _ in range(3)]
+        squares = torch.empty(steps, batch, device=device)
+        forward_kernel[(batch,)](
+            states,
+            starts,
+            lengths,
+            steps,
+            *tables(problem.tableau, device),
+            _taps(w1, dtype),
+            _taps(w2, dtype),
+            bias1,
+            bias2,
+            map1.permute(1, 2, 0).contiguous(),
+            map2.permute(1, 2, 0).contiguous(),
+            g1,
+            b1,
+            g2,
+            b2,
+            g3,
+            b3,
+            stages,
+            active1,
+            active2,
+            *normal,
+            *rstd,
+            squares,
+            batch,
+            problem.rtol,
+            problem.atol,
+            _EPS,
+            SIDE=side,
+            TILE=_tile(side),
+            CHANNELS=channels,
+            GROUPS=problem.groups,
+            N_STAGES=stages_per_step,
+            PRECISION=_dot_precision(problem.precision),
+            UNROLL=_UNROLL,
+            SAVE=problem.save,
+            num_warps=_WARPS,
+        )
+        return Swept(stages, squares, (active1, active2), (*normal, *rstd))
+
+    def sweep_back(
+        self, d_stages: Tensor, field: Sequence[Tensor], lengths: Tensor, problem: Problem, saved: Sequence[Tensor]
+    ) -> SweptBack:
+        """From the gradients of all stages (J, B, H, W, C)."""
+        w1, w2, _, _, _, _, g1, g2, g3, b1, b2, _ = field
+        normal1 = saved[0]
+        _, batch, side, _, channels = d_stages.shape
+        device, dtype, stages_per_step = d_stages.device, storage(problem.precision), problem.tableau.stages
+        d_conv1, d_conv2 = torch.empty_like(normal1), torch.empty_like(normal1)
+        d_argument = torch.empty((stages_per_step, batch, side, side, channels), device=device)
+        d_state, carried = torch.zeros((2, batch, side, side, channels), device=device)
+        d_norms = torch.empty((batch, 6, channels), device=device)
+        backward_kernel[(batch,)](
+            d_stages,
+            d_state,
+            carried,
+            lengths,
+            lengths.shape[0],
+            tables(problem.tableau, device)[0],
+            _taps(w1, dtype, transposed=True),
+            _taps(w2, dtype, transposed=True),
+            g1,
+            b1,
+            g2,
+            b2,
+            g3,
+            *saved,
+            d_conv1,
+            d_conv2,
+            d_argument,
+            d_norms,
+            batch,
+            SIDE=side,
+            TILE=_tile(side),
+            CHANNELS=channels,
+            GROUPS=problem.groups,
+            N_STAGES=stages_per_step,
+            PRECISION=_dot_precision(problem.precision),
+            UNROLL=_UNROLL,
+            num_warps=_WARPS,
+        )
+        return SweptBack(d_state, (d_conv1, d_conv2), d_norms)
+
+
+def _taps(weight: Tensor, dtype: torch.dtype, transposed: bool = False) -> Tensor:
+    """(9, in, out) from (out, in, 3, 3); (9, out, in) when transposed."""
+    order = (2, 3, 0, 1) if transposed else (2, 3, 1, 0)
+    return weight.permute(order).reshape(9, weight.shape[0], weight.shape[1]).to(dtype).contiguous()
+
+
+def _tile(side: int) -> int:
+    return max(16, 1 << (side * side - 1).bit_length())
+
+
+def _dot_precision(precision: Precision) -> str:
+    return "ieee" if precision == "fp32" else "tf32"

@@ -26,16 +26,24 @@ def rough_field(width: int, seed: int) -> ConvField:
 
 def relative(a: torch.Tensor, b: torch.Tensor, floor: float) -> float:
     """Norm of the difference in units of the reference, or of the floor where the true value is zero by symmetry."""
-    return float((a.double() - b).norm() / b.norm().clamp_min(floor))
+    return float((a.detach().double() - b.detach()).norm() / b.detach().norm().clamp_min(floor))
 
 
 def trajectory_errors(
-    width: int, side: int, batch: int, edges: list[float], method: str, precision: str, device: str, poison: bool = False
+    width: int,
+    side: int,
+    batch: int,
+    edges: list[float],
+    method: str,
+    precision: str,
+    device: str,
+    poison: bool = False,
+    reference_field: type[ConvField] = ConvField,
 ) -> dict[str, float]:
     """Relative errors of states, error norms and all gradients against the float64 replay, on fresh random inputs."""
     tableau = get_tableau(method)
     field = rough_field(width, seed=len(edges) + side).to(device)
-    exact = ConvField(width).to(device).double()
+    exact = reference_field(width).to(device).double()
     exact.load_state_dict({k: v.double() for k, v in field.state_dict().items()})
     y = torch.randn(batch, width, side, side, device=device, requires_grad=True)
     y_exact = y.detach().double().requires_grad_()

@@ -1,0 +1,465 @@
+// The whole trajectory of the convolutional field in bfloat16, two samples per block; see conv_trajectory_triton.py for the
+// mathematics, which is the same, and conv_trajectory_cuda.py for the launches.
+//
+// A sample belongs to four warps and never meets another one. Its tile, C = 64 channels by at most 7 x 7 positions, is the
+// accumulator of mma.m16n8k16: a warp has 16 output channels, an image row (padded to 8 columns) is one n-tile. The rows of a
+// warp's matrix are permuted so that a thread holds both channels of a normalisation group,
+//     channels c0 = 16 warp + 2 (lane / 4) and c0 + 1, columns 2 (lane % 4) and the next, every image row,
+// so that a group's statistics are sums within a thread and over four lanes. The kernels of both convolutions stay in shared
+// memory, in the order of the fragments, for the whole trajectory; activations pass through shared memory, where the taps read
+// them shifted. Vertical shifts need no reads of their own: they take another image row's fragment.
+//
+// Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method, SAVE (keep what backward needs).
+
+#define DEVICE __device__ __forceinline__
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+namespace {
+
+constexpr int C = 64;
+constexpr int P = SIDE * SIDE;
+constexpr int SAMPLE = P * C;
+constexpr int LANES = 128;                        // threads of one sample
+constexpr int FRAGMENTS = 9 * 4 * LANES;          // (tap, k-step, thread) of one convolution, 16 bytes each
+constexpr int WEIGHT_BYTES = 2 * FRAGMENTS * 16;
+constexpr int PLANE_BYTES = 64 * 128;             // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
+constexpr int ACTIVE_BYTES = 4 * PLANE_BYTES;     // two samples, two planes each
+constexpr int MAP_BYTES = 2 * SIDE * LANES * 16;
+constexpr float EPS = 1e-5f;
+
+struct Tile {
+    float v[SIDE][4];  // [image row][2 (channel of the pair) + (column of the pair)]
+};
+
+struct Place {
+    int half, thread, warp, lane, pair, column, channel;
+    bool ok[2];
+};
+
+DEVICE Place place() {
+    Place p;
+    p.half = threadIdx.x / LANES;
+    p.thread = threadIdx.x % LANES;
+    p.warp = p.thread / 32;
+    p.lane = p.thread % 32;
+    p.pair = p.warp * 8 + p.lane / 4;
+    p.column = 2 * (p.lane % 4);
+    p.channel = 2 * p.pair;
+    p.ok[0] = p.column < SIDE;
+    p.ok[1] = p.column + 1 < SIDE;
+    return p;
+}
+
+DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
+DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+DEVICE float over_columns(float x) {
+    x += shuffle_xor(x, 1);
+    return x + shuffle_xor(x, 2);
+}
+
+// Offset of the thread's first value in a sample; image row r and column e of the pair are (r * SIDE + e) * C further.
+DEVICE int corner(const Place& p) { return p.column * C + p.channel; }
+
+DEVICE void add_scaled(Tile& x, float a, const float* from, const Place& p) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (p.ok[e]) {
+                float2 q = *reinterpret_cast<const float2*>(from + (r * SIDE + e) * C);
+                x.v[r][e] += a * q.x;
+                x.v[r][2 + e] += a * q.y;
+            }
+}
+
+DEVICE Tile zeros() {
+    Tile x;
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[r][q] = 0.0f;
+    return x;
+}
+
+DEVICE Tile load(const float* from, const Place& p) {
+    Tile x = zeros();
+    add_scaled(x, 1.0f, from, p);
+    return x;
+}
+
+DEVICE void store(float* to, const Tile& x, const Place& p) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (p.ok[e]) *reinterpret_cast<float2*>(to + (r * SIDE + e) * C) = make_float2(x.v[r][e], x.v[r][2 + e]);
+}
+
+DEVICE void store_bf16(u16* to, const Tile& x, const Place& p) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (p.ok[e]) *reinterpret_cast<u32*>(to + (r * SIDE + e) * C) = bf16_pair(x.v[r][e], x.v[r][2 + e]);
+}
+
+struct Packed {
+    u32 v[SIDE][2];  // [image row][column of the pair]: both channels
+};
+
+DEVICE Packed load_bf16(const u16* from, const Place& p) {
+    Packed x;
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) x.v[r][e] = p.ok[e] ? *reinterpret_cast<const u32*>(from + (r * SIDE + e) * C) : 0u;
+    return x;
+}
+
+// Activations into a plane of shared memory. Position q = 8 row + column is line q + 1: line 0 and the columns beyond SIDE stay
+// zero and are the image's border. The 16-byte pieces of a line are exchanged by its number, so that eight lines never meet in
+// a bank.
+DEVICE void expose(char* plane, const Tile& x, const Place& p) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (p.ok[e]) {
+                int line = 8 * r + p.column + e + 1;
+                int piece = (p.channel / 8) ^ (line % 8);
+                *reinterpret_cast<u32*>(plane + line * 128 + piece * 16 + (p.channel % 8) * 2) =
+                    bf16_pair(x.v[r][e], x.v[r][2 + e]);
+            }
+}
+
+// acc += the 3x3 convolution of the plane with one set of fragments (tap, k-step, thread).
+DEVICE void convolve(Tile& acc, const char* plane, const uint4* fragments, const Place& p) {
+    fragments += p.thread;
+#pragma unroll
+    for (int dc = 0; dc < 3; dc++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {  // 32 input channels at a time
+            u32 b[SIDE][4];
+            int line = p.lane % 8 + dc;
+            int piece = (4 * half + p.lane / 8) ^ (line % 8);
+            const char* row = plane + line * 128 + piece * 16;
+#pragma unroll
+            for (int r = 0; r < SIDE; r++) load_matrices(b[r], row + r * 1024);
+#pragma unroll
+            for (int dr = 0; dr < 3; dr++) {
+                uint4 a0 = fragments[((dr * 3 + dc) * 4 + 2 * half) * LANES];
+                uint4 a1 = fragments[((dr * 3 + dc) * 4 + 2 * half + 1) * LANES];
+#pragma unroll
+                for (int r = 0; r < SIDE; r++)
+                    if (r + dr - 1 >= 0 && r + dr - 1 < SIDE) mma(acc.v[r], a0, b[r + dr - 1][0], b[r + dr - 1][1]);
+#pragma unroll
+                for (int r = 0; r < SIDE; r++)
+                    if (r + dr - 1 >= 0 && r + dr - 1 < SIDE) mma(acc.v[r], a1, b[r + dr - 1][2], b[r + dr - 1][3]);
+            }
+        }
+}
+
+// Zero where the padded columns are.
+DEVICE void trim(Tile& x, const Place& p) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+            if (!p.ok[q % 2]) x.v[r][q] = 0.0f;
+}
+
+// x becomes (x - mean) / std of its group; returns 1 / std.
+DEVICE float normalise(Tile& x, const Place& p) {
+    trim(x, p);
+    float total = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) total += (x.v[r][0] + x.v[r][1]) + (x.v[r][2] + x.v[r][3]);
+    float mean = over_columns(total) * (1.0f / (2 * P));
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            x.v[r][q] = p.ok[q % 2] ? x.v[r][q] - mean : 0.0f;
+            squares += x.v[r][q] * x.v[r][q];
+        }
+    float rstd = rsqrtf(over_columns(squares) * (1.0f / (2 * P)) + EPS);
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[r][q] *= rstd;
+    return rstd;
+}
+
+DEVICE void affine(Tile& x, const float2& scale, const float2& shift) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[r][q] = x.v[r][q] * (q < 2 ? scale.x : scale.y) + (q < 2 ? shift.x : shift.y);
+}
+
+DEVICE void affine_relu(Tile& x, const float2& scale, const float2& shift) {
+    affine(x, scale, shift);
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[r][q] = fmaxf(x.v[r][q], 0.0f);
+}
+
+DEVICE float2 pair_of(const float* values, const Place& p) { return *reinterpret_cast<const float2*>(values + p.channel); }
+
+// Kernels of both convolutions to shared memory; planes zero.
+DEVICE void prepare(char* shared, const uint4* fragments) {
+    for (int i = threadIdx.x; i < 2 * FRAGMENTS; i += blockDim.x) reinterpret_cast<uint4*>(shared)[i] = fragments[i];
+    for (int i = threadIdx.x; i < ACTIVE_BYTES / 16; i += blockDim.x)
+        reinterpret_cast<uint4*>(shared + WEIGHT_BYTES)[i] = make_uint4(0u, 0u, 0u, 0u);
+}
+
+// Gradients of a normalisation's scale and shift, summed over the evaluations.
+struct Affine {
+    float2 scale, shift;
+};
+
+// From the gradient d of scale * x + shift, with x normalised: that of the normalisation's input.
+DEVICE void normalise_backward(Tile& d, const Packed& x, float rstd, const float2& scale, Affine& sums, const Place& p) {
+    float d0 = 0.0f, d1 = 0.0f, dx0 = 0.0f, dx1 = 0.0f;
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            d0 += d.v[r][e];
+            d1 += d.v[r][2 + e];
+            dx0 += d.v[r][e] * low(x.v[r][e]);
+            dx1 += d.v[r][2 + e] * high(x.v[r][e]);
+        }
+    d0 = over_columns(d0);
+    d1 = over_columns(d1);
+    dx0 = over_columns(dx0);
+    dx1 = over_columns(dx1);
+    sums.scale.x += dx0;
+    sums.scale.y += dx1;
+    sums.shift.x += d0;
+    sums.shift.y += d1;
+    float mean_d = (d0 * scale.x + d1 * scale.y) * (1.0f / (2 * P));
+    float mean_dx = (dx0 * scale.x + dx1 * scale.y) * (1.0f / (2 * P));
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float n0 = rstd * (d.v[r][e] * scale.x - mean_d - low(x.v[r][e]) * mean_dx);
+            float n1 = rstd * (d.v[r][2 + e] * scale.y - mean_d - high(x.v[r][e]) * mean_dx);
+            d.v[r][e] = p.ok[e] ? n0 : 0.0f;
+            d.v[r][2 + e] = p.ok[e] ? n1 : 0.0f;
+        }
+}
+
+// d stays where the activation was positive.
+DEVICE void relu_backward(Tile& d, const Packed& x, const float2& scale, const float2& shift, const Place& p) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            if (!(p.ok[e] && low(x.v[r][e]) * scale.x + shift.x > 0.0f)) d.v[r][e] = 0.0f;
+            if (!(p.ok[e] && high(x.v[r][e]) * scale.y + shift.y > 0.0f)) d.v[r][2 + e] = 0.0f;
+        }
+}
+
+}  // namespace
+
+// Fragments (2 directions, 2 convolutions, tap, k-step, thread, 8 values) of two kernels (out, in, 3, 3) with strides.
+// Forward, a row of the matrix is an output channel and k an input channel; backward the other way round with flipped taps.
+extern "C" __global__ void pack_weights(const float* w1, const float* w2, int stride_out, int stride_in, u32* fragments) {
+    int word = blockIdx.x * blockDim.x + threadIdx.x;
+    if (word >= 2 * 2 * FRAGMENTS * 4) return;
+    int reg = word % 4, thread = word / 4 % LANES, step = word / (4 * LANES) % 4, tap = word / (16 * LANES) % 9;
+    int convolution = word / (4 * FRAGMENTS) % 2;
+    bool backward = word / (8 * FRAGMENTS) == 1;
+    int lane = thread % 32;
+    int row = 16 * (thread / 32) + 2 * (lane / 4) + reg % 2;
+    int k = 16 * step + 2 * (lane % 4) + 8 * (reg / 2);
+    const float* w = convolution ? w2 : w1;
+    int at = backward ? k * stride_out + row * stride_in + (8 - tap) : row * stride_out + k * stride_in + tap;
+    fragments[word] = bf16_pair(w[at], w[at + (backward ? stride_out : stride_in)]);
+}
+
+// All steps of a batch from y0 (B, P, C). Stage evaluation j = m (STAGES - 1) + i is stage i of step m; the last stage of a step
+// is the first of the next. Tables: a (STAGES, STAGES), c, error. Norms: scale 1, shift 1, scale 2, ... shift 3, C each.
+// squares (n, B, 4): sums over the values of a warp of the squared error in units of the tolerance.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    forward(const float* y0, const float* starts, const float* lengths, int steps, const float* table_a, const float* table_c,
+            const float* table_e, const uint4* fragments, const float* bias1, const float* bias2, const float* map1,
+            const float* map2, const float* norms, float* stages, u16* active1, u16* active2, u16* normals, float* rstds,
+            float* squares, int batch, float rtol, float atol) {
+    SHARED_MEMORY(shared);
+    const Place p = place();
+    prepare(shared, fragments);
+    float4* maps = reinterpret_cast<float4*>(shared + WEIGHT_BYTES + ACTIVE_BYTES);  // (2, SIDE, LANES): t's part, as tiles
+    for (int i = threadIdx.x; i < 2 * SIDE * LANES; i += blockDim.x) {
+        const float* map = i / (SIDE * LANES) ? map2 : map1;  // (C, P)
+        int r = i / LANES % SIDE, thread = i % LANES;
+        int channel = 2 * (thread / 32 * 8 + thread % 32 / 4), column = 2 * (thread % 4);
+        float q[4];
+        for (int k = 0; k < 4; k++)
+            q[k] = column + k % 2 < SIDE ? map[(channel + k / 2) * P + r * SIDE + column + k % 2] : 0.0f;
+        maps[i] = make_float4(q[0], q[1], q[2], q[3]);
+    }
+    block_barrier();
+    const int sample = 2 * blockIdx.x + p.half;
+    if (sample >= batch) return;
+
+    char* plane1 = shared + WEIGHT_BYTES + p.half * 2 * PLANE_BYTES;
+    char* plane2 = plane1 + PLANE_BYTES;
+    const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
+    const uint4* kernel2 = kernel1 + FRAGMENTS;
+    const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
+    const float2 b2 = pair_of(norms + 3 * C, p), g3 = pair_of(norms + 4 * C, p), b3 = pair_of(norms + 5 * C, p);
+    const float2 bias[2] = {pair_of(bias1, p), pair_of(bias2, p)};
+    const size_t own = size_t(sample) * SAMPLE + corner(p);
+    const size_t every = size_t(batch) * SAMPLE;
+
+    Tile y = load(y0 + own, p);
+    for (int m = 0; m < steps; m++) {
+        const float start = starts[m], length = lengths[m];
+        Tile next = y;
+        for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
+            const size_t evaluation = size_t(m) * (STAGES - 1) + i;
+            Tile x = y;
+            for (int j = 0; j < i; j++) {
+                float a = table_a[i * STAGES + j] * length;
+                if (a != 0.0f) add_scaled(x, a, stages + (size_t(m) * (STAGES - 1) + j) * every + own, p);
+            }
+            if (i == STAGES - 1) next = x;
+            const float t = start + table_c[i] * length;
+#pragma unroll
+            for (int part = 0; part < 3; part++) {
+                float rstd = normalise(x, p);
+                if (SAVE) {
+                    store_bf16(normals + part * every * (size_t(steps) * (STAGES - 1) + 1) + evaluation * every + own, x, p);
+                    if (p.column == 0) rstds[((evaluation * batch + sample) * 3 + part) * (C / 2) + p.pair] = rstd;
+                }
+                if (part == 2) break;
+                affine_relu(x, part == 0 ? g1 : g2, part == 0 ? b1 : b2);
+                expose(part == 0 ? plane1 : plane2, x, p);
+                if (SAVE) store_bf16((part == 0 ? active1 : active2) + evaluation * every + own, x, p);
+#pragma unroll
+                for (int r = 0; r < SIDE; r++) {
+                    float4 q = maps[(part * SIDE + r) * LANES + p.thread];
+                    x.v[r][0] = bias[part].x + t * q.x;
+                    x.v[r][1] = bias[part].x + t * q.y;
+                    x.v[r][2] = bias[part].y + t * q.z;
+                    x.v[r][3] = bias[part].y + t * q.w;
+                }
+                sample_barrier(1 + p.half);
+                convolve(x, part == 0 ? plane1 : plane2, part == 0 ? kernel1 : kernel2, p);
+            }
+            affine(x, g3, b3);
+            store(stages + evaluation * every + own, x, p);
+        }
+        Tile error = zeros();
+        for (int j = 0; j < STAGES; j++) {
+            float e = table_e[j] * length;
+            if (e != 0.0f) add_scaled(error, e, stages + (size_t(m) * (STAGES - 1) + j) * every + own, p);
+        }
+        float sum = 0.0f;
+#pragma unroll
+        for (int r = 0; r < SIDE; r++)
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+                float ratio = error.v[r][q] / (atol + rtol * fmaxf(fabsf(y.v[r][q]), fabsf(next.v[r][q])));
+                sum += p.ok[q % 2] ? ratio * ratio : 0.0f;
+            }
+        for (int distance = 1; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
+        if (p.lane == 0) squares[(size_t(m) * batch + sample) * 4 + p.warp] = sum;
+        y = next;
+    }
+}
+
+// The reverse sweep: from the gradients of all stages (J, B, P, C) to that of y0, those of the convolutions' outputs, and per
+// sample those of the norms (B, 6, C) in the order of ``norms``. ``d_arguments`` (STAGES, B, P, C) is scratch.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    backward(const float* d_stages, const float* lengths, int steps, const float* table_a, const uint4* fragments,
+             const float* norms, const u16* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float* d_arguments,
+             float* d_y0, float* d_norms, int batch) {
+    SHARED_MEMORY(shared);
+    const Place p = place();
+    prepare(shared, fragments);
+    block_barrier();
+    const int sample = 2 * blockIdx.x + p.half;
+    if (sample >= batch) return;
+
+    char* plane1 = shared + WEIGHT_BYTES + p.half * 2 * PLANE_BYTES;
+    char* plane2 = plane1 + PLANE_BYTES;
+    const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
+    const uint4* kernel2 = kernel1 + FRAGMENTS;
+    const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
+    const float2 b2 = pair_of(norms + 3 * C, p), g3 = pair_of(norms + 4 * C, p);
+    const size_t own = size_t(sample) * SAMPLE + corner(p);
+    const size_t every = size_t(batch) * SAMPLE;
+    const size_t all = every * (size_t(steps) * (STAGES - 1) + 1);
+    Affine sums[3];
+    for (int k = 0; k < 3; k++) sums[k].scale = sums[k].shift = make_float2(0.0f, 0.0f);
+
+    Tile d_state = zeros();  // of the state at the right edge of the step, then of that at its left edge
+    Tile share = zeros();    // of the stage that this step and the next have in common
+    for (int m = steps - 1; m >= 0; m--) {
+        const float length = lengths[m];
+        for (int i = STAGES - 1; i >= (m == 0 ? 0 : 1); i--) {
+            const size_t evaluation = size_t(m) * (STAGES - 1) + i;
+            const size_t here = evaluation * every + own;
+            const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
+            Packed x = load_bf16(normals + 2 * all + here, p);
+            Tile d = load(d_stages + here, p);
+            if (i == STAGES - 1 || i == 0) {
+#pragma unroll
+                for (int r = 0; r < SIDE; r++)
+#pragma unroll
+                    for (int q = 0; q < 4; q++) {
+                        d.v[r][q] += share.v[r][q];
+                        share.v[r][q] = 0.0f;
+                    }
+            }
+            if (i > 0)
+                for (int later = i + 1; later < STAGES; later++) {
+                    float a = table_a[later * STAGES + i] * length;
+                    if (a != 0.0f) add_scaled(d, a, d_arguments + later * every + own, p);
+                }
+            normalise_backward(d, x, rstd[2 * (C / 2)], g3, sums[2], p);
+            expose(plane2, d, p);
+            store_bf16(d_conv2 + here, d, p);
+            x = load_bf16(normals + all + here, p);
+            d = zeros();
+            sample_barrier(1 + p.half);
+            convolve(d, plane2, kernel2, p);
+            relu_backward(d, x, g2, b2, p);
+            normalise_backward(d, x, rstd[C / 2], g2, sums[1], p);
+            expose(plane1, d, p);
+            store_bf16(d_conv1 + here, d, p);
+            x = load_bf16(normals + here, p);
+            d = zeros();
+            sample_barrier(1 + p.half);
+            convolve(d, plane1, kernel1, p);
+            relu_backward(d, x, g1, b1, p);
+            normalise_backward(d, x, rstd[0], g1, sums[0], p);
+            const float a = table_a[i * STAGES] * length;
+#pragma unroll
+            for (int r = 0; r < SIDE; r++)
+#pragma unroll
+                for (int q = 0; q < 4; q++) {
+                    // The last stage's argument is the state at the end of the step.
+                    if (i == STAGES - 1) d.v[r][q] += d_state.v[r][q];
+                    d_state.v[r][q] = (i == STAGES - 1 ? 0.0f : d_state.v[r][q]) + d.v[r][q];
+                    share.v[r][q] += a * d.v[r][q];
+                }
+            if (i > 1) store(d_arguments + i * every + own, d, p);
+        }
+    }
+    store(d_y0 + own, d_state, p);
+    if (p.column == 0)
+        for (int k = 0; k < 3; k++) {
+            float* rows = d_norms + (size_t(sample) * 6 + 2 * k) * C + p.channel;
+            *reinterpret_cast<float2*>(rows) = sums[k].scale;
+            *reinterpret_cast<float2*>(rows + C) = sums[k].shift;
+        }
+}

@@ -1,0 +1,111 @@
+"""Launches of conv_trajectory.cu: the trajectory in bfloat16 on the tensor cores, for the paper's field.
+
+It is written for 64 channels in 32 groups and images of at most 7 x 7, where it is several times as fast as the kernels in
+Triton; everything else goes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ltnode.kernels import nvrtc
+from ltnode.kernels.conv_trajectory import Precision, Problem, Swept, SweptBack, tables
+from ltnode.ode.tableau import ButcherTableau
+from ltnode.typing import Tensor
+
+_CHANNELS, _GROUPS, _LARGEST_SIDE = 64, 32, 7
+_THREADS = 256
+_FRAGMENT_BYTES = 2 * 9 * _CHANNELS * _CHANNELS * 2
+"""Of the two convolutions in one direction."""
+
+
+def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precision) -> str | None:
+    """Why these kernels cannot serve; None where they can."""
+    if precision != "bf16":
+        return f"they compute in bf16, not in {precision}"
+    if y0.shape[1] != _CHANNELS or groups != _GROUPS:
+        return f"they have {_CHANNELS} channels in {_GROUPS} groups, not {y0.shape[1]} in {groups}"
+    if y0.shape[2] > _LARGEST_SIDE:
+        return f"images may have at most {_LARGEST_SIDE} rows, not {y0.shape[2]}"
+    if y0.device.type != "cuda":
+        return f"the state is on {y0.device.type}"
+    card: Any = torch.cuda.get_device_properties(y0.device)
+    if card.shared_memory_per_block_optin < shared_bytes(y0.shape[2]):
+        return "the card has too little shared memory"
+    return nvrtc.why_unavailable()
+
+
+def shared_bytes(side: int) -> int:
+    """Shared memory of a block: kernels, activations of two samples, time maps."""
+    return _FRAGMENT_BYTES + 4 * 64 * 128 + 2 * side * 128 * 16
+
+
+def _compiled_for(problem: Problem, side: int, device: torch.device) -> nvrtc.Kernels:
+    defines = (("SIDE", side), ("STAGES", problem.tableau.stages), ("SAVE", int(problem.save)))
+    return nvrtc.compiled(defines, device.index if device.index is not None else torch.cuda.current_device())
+
+
+@dataclass(frozen=True)
+class CudaTrajectory:
+    """`ltnode.kernels.conv_trajectory.Kernels` on the tensor cores.
+
+    Attributes:
+        compiled: Gives the compiled functions for a problem; the tests put an emulation in its place.
+    """
+
+    compiled: Callable[[Problem, int, torch.device], nvrtc.Kernels] = _compiled_for
+
+    def sweep(self, y0: Tensor, field: Sequence[Tensor], starts: Tensor, lengths: Tensor, problem: Problem) -> Swept:
+        """All steps from y0 (B, H, W, C)."""
+        w1, w2, bias1, bias2, map1, map2, g1, g2, g3, b1, b2, b3 = field
+        batch, side, _, channels = y0.shape
+        steps, device = lengths.shape[0], y0.device
+        kernels = self.compiled(problem, side, device)
+        evaluations = steps * (problem.tableau.stages - 1) + 1
+        cells = (evaluations, batch, side, side, channels)
+        stages = torch.empty(cells, device=device)
+        kept = cells if problem.save else (0,)
+        active1, active2 = (torch.empty(kept, device=device, dtype=torch.bfloat16) for _ in range(2))
+        normals = torch.empty((3, *kept), device=device, dtype=torch.bfloat16)
+        rstds = torch.empty((evaluations, batch, 3, channels // 2) if problem.save else (0,), device=device)
+        squares = torch.empty(steps, batch, 4, device=device)
+        fragments = torch.empty((2, _FRAGMENT_BYTES), device=device, dtype=torch.uint8)
+        w1, w2 = _with_whole_kernels(w1, w2)
+        words = fragments.numel() // 4
+        kernels.launch("pack_weights", -(-words // 256), 256, 0, [w1, w2, w1.stride(0), w1.stride(1), fragments])
+        norms = torch.stack([g1, b1, g2, b2, g3, b3])
+        a, c, e = tables(problem.tableau, device)
+        arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, a, c, e, fragments[0], bias1, bias2]
+        arguments += [map1.contiguous(), map2.contiguous(), norms, stages, active1, active2, normals, rstds, squares, batch]
+        arguments += [problem.rtol, problem.atol]
+        kernels.launch("forward", -(-batch // 2), _THREADS, shared_bytes(side), arguments)
+        return Swept(stages, squares.sum(dim=2), (active1, active2), (fragments, norms, normals, rstds))
+
+    def sweep_back(
+        self, d_stages: Tensor, field: Sequence[Tensor], lengths: Tensor, problem: Problem, saved: Sequence[Tensor]
+    ) -> SweptBack:
+        """From the gradients of all stages (J, B, H, W, C)."""
+        fragments, norms, normals, rstds = saved
+        _, batch, side, _, channels = d_stages.shape
+        device, n_stages = d_stages.device, problem.tableau.stages
+        kernels = self.compiled(problem, side, device)
+        d_conv1, d_conv2 = (torch.empty(d_stages.shape, device=device, dtype=torch.bfloat16) for _ in range(2))
+        d_arguments = torch.empty((n_stages, *d_stages.shape[1:]), device=device)
+        d_y0 = torch.empty(d_stages.shape[1:], device=device)
+        d_norms = torch.empty((batch, 6, channels), device=device)
+        a = tables(problem.tableau, device)[0]
+        arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], a, fragments[1], norms, normals, rstds]
+        arguments += [d_conv1, d_conv2, d_arguments, d_y0, d_norms, batch]
+        kernels.launch("backward", -(-batch // 2), _THREADS, shared_bytes(side), arguments)
+        return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
+
+
+def _with_whole_kernels(w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:
+    """Two (out, in, 3, 3) in one memory order with the nine taps side by side; slices of the layers' parameters are already."""
+    if w1.stride() == w2.stride() and w1.stride()[2:] == (3, 1):
+        return w1, w2
+    return w1.contiguous(), w2.contiguous()

@@ -1,0 +1,173 @@
+"""CUDA sources of this folder, compiled at first use by the compiler library that comes with torch, and launched.
+
+Nothing has to be installed: NVRTC is part of torch's CUDA packages and needs no headers. Machine code is kept in the user's
+cache folder, under a name that contains all it depends on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from ltnode.typing import Tensor
+
+_FOLDER = Path(__file__).parent
+Argument = Tensor | int | float
+
+
+@runtime_checkable
+class Kernels(Protocol):
+    """Compiled functions of one source."""
+
+    def launch(self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument]) -> None:
+        """Run a function on the current stream; tensors are passed by their address, numbers as 32-bit values."""
+
+
+class CudaError(RuntimeError):
+    """The CUDA driver or compiler refused something."""
+
+
+def source_text() -> str:
+    """The trajectory's source with the instructions it uses."""
+    return (_FOLDER / "primitives.cuh").read_text("utf-8") + (_FOLDER / "conv_trajectory.cu").read_text("utf-8")
+
+
+def why_unavailable() -> str | None:
+    """Why nothing can be compiled here; None where it can."""
+    try:
+        _compiler()
+        _driver()
+    except OSError as error:
+        return f"CUDA's run-time compiler or driver is not found ({error})"
+    return None
+
+
+@cache
+def compiled(defines: tuple[tuple[str, int], ...], device: int) -> CudaKernels:
+    """The trajectory's kernels for given constants on a device; made once per process, machine code once per user."""
+    major, minor = torch.cuda.get_device_capability(device)
+    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", *(f"-D{name}={value}" for name, value in defines)]
+    with torch.cuda.device(device):
+        return CudaKernels(machine_code(source_text(), options))
+
+
+def machine_code(source: str, options: Sequence[str], folder: Path | None = None) -> bytes:
+    """Compile, or take what an earlier run compiled.
+
+    Args:
+        source: CUDA C++ without includes.
+        options: Of the compiler.
+        folder: Where to keep it; by default the user's cache folder.
+    """
+    version = (ctypes.c_int(), ctypes.c_int())
+    _compiler().nvrtcVersion(*(ctypes.byref(v) for v in version))
+    key = "\n".join([source, *options, str([v.value for v in version])])
+    folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ltnode" / "kernels"
+    kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
+    if kept.exists():
+        return kept.read_bytes()
+    code = _compile(source, options)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
+            part.write(code)
+        Path(part.name).replace(kept)
+    except OSError:
+        pass  # a read-only home costs a compilation in every process, nothing more
+    return code
+
+
+def _compile(source: str, options: Sequence[str]) -> bytes:
+    library = _compiler()
+    program = ctypes.c_void_p()
+    texts = [option.encode() for option in options]
+
+    def check(status: int) -> None:
+        if status == 0:
+            return
+        size = ctypes.c_size_t()
+        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetProgramLog(program, log)
+        library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise CudaError(f"{library.nvrtcGetErrorString(status).decode()}: {log.value.decode(errors='replace')[:2000]}")
+
+    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"conv_trajectory.cu", 0, None, None))
+    try:
+        check(library.nvrtcCompileProgram(program, len(texts), (ctypes.c_char_p * len(texts))(*texts)))
+        size = ctypes.c_size_t()
+        check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        check(library.nvrtcGetCUBIN(program, code))
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+    return code.raw
+
+
+class CudaKernels:
+    """Machine code loaded into the current device's context."""
+
+    def __init__(self, code: bytes) -> None:
+        self._driver = _driver()
+        torch.cuda.current_stream().synchronize()  # makes torch create the context
+        self._module = ctypes.c_void_p()
+        self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), code))
+        self._functions: dict[tuple[str, int], ctypes.c_void_p] = {}
+
+    def launch(self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument]) -> None:
+        """See `Kernels`."""
+        values = [_as_c(a) for a in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        function = self._function(name, shared_bytes)
+        grid = (blocks, 1, 1, threads, 1, 1)
+        self._check(self._driver.cuLaunchKernel(function, *grid, shared_bytes, stream, pointers, None))
+
+    def _function(self, name: str, shared_bytes: int) -> ctypes.c_void_p:
+        key = (name, shared_bytes)
+        if key not in self._functions:
+            function = ctypes.c_void_p()
+            self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()))
+            if shared_bytes:
+                largest_dynamic_shared_size = 8
+                self._check(self._driver.cuFuncSetAttribute(function, largest_dynamic_shared_size, shared_bytes))
+            self._functions[key] = function
+        return self._functions[key]
+
+    def _check(self, status: int) -> None:
+        if status:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorString(status, ctypes.byref(text))
+            raise CudaError((text.value or b"unknown error").decode())
+
+
+def _as_c(value: Argument) -> Any:
+    if isinstance(value, torch.Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+@cache
+def _compiler() -> ctypes.CDLL:
+    """NVRTC of the CUDA version that torch was built for: beside torch's other CUDA libraries, or where the system has it."""
+    major = (torch.version.cuda or "").split(".")[0]
+    name = f"libnvrtc.so.{major}"
+    beside = [found for path in sys.path for found in Path(path).glob(f"nvidia/*/lib/{name}")]
+    for candidate in (*beside, Path(torch.__file__).parent / "lib" / name):
+        if candidate.exists():
+            return ctypes.CDLL(str(candidate))
+    return ctypes.CDLL(name)

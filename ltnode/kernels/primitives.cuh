@@ -1,0 +1,33 @@
+// What conv_trajectory.cu needs of the machine: warp-wide instructions of compute capability 8.0 and later.
+
+#define SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
+
+__device__ __forceinline__ float shuffle_xor(float x, int distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
+
+__device__ __forceinline__ void block_barrier() { __syncthreads(); }
+
+// The 128 threads of one sample.
+__device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+
+// Two values rounded to bfloat16, the first in the low half.
+__device__ __forceinline__ unsigned int bf16_pair(float first, float second) {
+    unsigned int pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+
+// Four 8x8 matrices of 16-bit values; lane 8 m + i gives the address of row i of matrix m.
+__device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const char* row) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// d += a b for a 16x16 and b 16x8 in bfloat16.
+__device__ __forceinline__ void mma(float (&d)[4], const uint4& a, unsigned int b0, unsigned int b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}

@@ -1,0 +1,173 @@
+// conv_trajectory.cu on a CPU: every CUDA thread is a fibre, warp-wide instructions and barriers wait for all that take part.
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __launch_bounds__(threads, blocks)
+
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+struct uint4 { unsigned x, y, z, w; };
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+
+struct Index { int x; };
+static Index threadIdx, blockIdx, blockDim;
+
+namespace emulation {
+
+struct Meeting {  // a rendezvous of a fixed number of threads
+    int arrived = 0;
+    unsigned generation = 0;
+};
+struct Warp {
+    Meeting meeting;
+    const char* rows[32];
+    uint4 a[32];
+    unsigned b[32][2];
+    float values[32], results[32][4];
+    unsigned matrices[32][4];
+};
+struct Fibre {
+    ucontext_t context;
+    std::vector<char> stack;
+    bool done = false;
+};
+
+static std::vector<Fibre> fibres;
+static std::vector<Warp> warps;
+static std::vector<char> shared_memory;
+static Meeting barriers[16];
+static ucontext_t scheduler;
+static std::function<void()> body;
+
+static void yield() {
+    int self = threadIdx.x;
+    swapcontext(&fibres[self].context, &scheduler);
+    threadIdx.x = self;
+}
+
+template <typename Last>
+static void meet(Meeting& meeting, int count, Last last) {
+    unsigned generation = meeting.generation;
+    if (++meeting.arrived == count) {
+        last();
+        meeting.arrived = 0;
+        meeting.generation++;
+    } else {
+        while (meeting.generation == generation) yield();
+    }
+}
+
+static Warp& warp() { return warps[threadIdx.x / 32]; }
+static int lane() { return threadIdx.x % 32; }
+
+static void enter() {
+    body();
+    fibres[threadIdx.x].done = true;
+    swapcontext(&fibres[threadIdx.x].context, &scheduler);
+}
+
+static void run(int blocks, int threads, int shared_bytes, std::function<void()> kernel) {
+    body = kernel;
+    blockDim.x = threads;
+    for (int block = 0; block < blocks; block++) {
+        blockIdx.x = block;
+        shared_memory.assign(shared_bytes, char(0xff));  // NaN wherever a kernel forgets to write
+        warps.assign((threads + 31) / 32, Warp());
+        for (auto& barrier : barriers) barrier = Meeting();
+        fibres = std::vector<Fibre>(threads);
+        for (auto& fibre : fibres) {
+            fibre.stack.resize(1 << 16);
+            getcontext(&fibre.context);
+            fibre.context.uc_stack.ss_sp = fibre.stack.data();
+            fibre.context.uc_stack.ss_size = fibre.stack.size();
+            fibre.context.uc_link = nullptr;
+            makecontext(&fibre.context, enter, 0);
+        }
+        for (bool busy = true; busy;) {
+            busy = false;
+            for (int i = 0; i < threads; i++)
+                if (!fibres[i].done) {
+                    busy = true;
+                    threadIdx.x = i;
+                    swapcontext(&scheduler, &fibres[i].context);
+                }
+        }
+    }
+}
+
+static float half_value(unsigned pair, int index) { return __uint_as_float(index ? pair & 0xffff0000u : pair << 16); }
+
+}  // namespace emulation
+
+#define SHARED_MEMORY(name) char* name = emulation::shared_memory.data()
+
+static inline float shuffle_xor(float x, int distance) {
+    auto& w = emulation::warp();
+    int lane = emulation::lane();
+    w.values[lane] = x;
+    emulation::meet(w.meeting, 32, [&] { for (int i = 0; i < 32; i++) w.results[i][0] = w.values[i ^ distance]; });
+    return w.results[lane][0];
+}
+
+static inline void block_barrier() { emulation::meet(emulation::barriers[0], blockDim.x, [] {}); }
+static inline void sample_barrier(int number) { emulation::meet(emulation::barriers[number], 128, [] {}); }
+
+static inline unsigned bf16_pair(float first, float second) {
+    auto rounded = [](float x) {
+        unsigned bits;
+        std::memcpy(&bits, &x, 4);
+        if (std::isnan(x)) return 0x7fffu;
+        return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    };
+    return rounded(first) | rounded(second) << 16;
+}
+
+static inline void load_matrices(unsigned (&to)[4], const char* row) {
+    auto& w = emulation::warp();
+    int lane = emulation::lane();
+    w.rows[lane] = row;
+    emulation::meet(w.meeting, 32, [&] {
+        for (int i = 0; i < 32; i++)
+            for (int m = 0; m < 4; m++) std::memcpy(&w.matrices[i][m], w.rows[8 * m + i / 4] + 4 * (i % 4), 4);
+    });
+    std::memcpy(to, w.matrices[lane], 16);
+}
+
+static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) {
+    auto& w = emulation::warp();
+    int lane = emulation::lane();
+    w.a[lane] = a;
+    w.b[lane][0] = b0;
+    w.b[lane][1] = b1;
+    emulation::meet(w.meeting, 32, [&] {
+        float left[16][16], right[16][8];
+        for (int i = 0; i < 32; i++) {
+            unsigned regs[4] = {w.a[i].x, w.a[i].y, w.a[i].z, w.a[i].w};
+            for (int q = 0; q < 4; q++)
+                for (int h = 0; h < 2; h++)
+                    left[i / 4 + 8 * (q % 2)][2 * (i % 4) + h + 8 * (q / 2)] = emulation::half_value(regs[q], h);
+            for (int q = 0; q < 2; q++)
+                for (int h = 0; h < 2; h++) right[2 * (i % 4) + h + 8 * q][i / 4] = emulation::half_value(w.b[i][q], h);
+        }
+        for (int i = 0; i < 32; i++)
+            for (int q = 0; q < 4; q++) {
+                float sum = 0.0f;
+                for (int k = 0; k < 16; k++) sum += left[i / 4 + 8 * (q / 2)][k] * right[k][2 * (i % 4) + q % 2];
+                w.results[i][q] = sum;
+            }
+    });
+    for (int q = 0; q < 4; q++) d[q] += w.results[lane][q];
+}

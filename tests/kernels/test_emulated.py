@@ -1,0 +1,38 @@
+"""The CUDA trajectory on a CPU: its source compiled as C++, CUDA threads as fibres, against layers with the same rounding."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernels.comparisons import trajectory_errors
+from kernels.emulated import COMPILER, emulated
+from kernels.rounded import RoundedField
+from ltnode.kernels import conv_trajectory
+from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
+
+
+def errors_of(monkeypatch: pytest.MonkeyPatch, side: int, batch: int, edges: list[float], method: str) -> dict[str, float]:
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(emulated))
+    return trajectory_errors(64, side, batch, edges, method, "bf16", "cpu", poison=True, reference_field=RoundedField)
+
+
+@pytest.mark.parametrize(("side", "batch"), [(7, 1), pytest.param(6, 3, marks=pytest.mark.slow)])
+def test_one_step_equals_layers_with_the_same_rounding(monkeypatch: pytest.MonkeyPatch, side: int, batch: int):
+    """Four evaluations, where rounding has not yet been amplified: float32 sums in another order, and a few values that round the other way.
+
+    The kernels' gradients come from torch's own bfloat16 convolution, which rounds its result and its partial sums: 2^-7.
+    """
+    errors = errors_of(monkeypatch, side, batch, [0.0, 0.5], "bosh3")
+    kernels = [errors.pop(f"grad {name}.conv.weight") for name in ("conv1", "conv2")]
+    assert max(kernels) < 2**-7, kernels
+    assert max(errors.values()) < 5e-3, errors
+
+
+@pytest.mark.slow
+def test_two_steps_of_dopri5_follow_the_layers(monkeypatch: pytest.MonkeyPatch):
+    """An odd batch, so that half a block is empty; 13 evaluations multiply differences at the ReLUs' corners."""
+    errors = errors_of(monkeypatch, 7, 3, [0.0, 0.3, 0.5], "dopri5")
+    assert errors["states"] < 1e-3 and errors["error norms"] < 1e-2 and errors["without saving"] == 0.0, errors
+    assert max(errors.values()) < 0.1, errors
