@@ -1,28 +1,47 @@
-"""One training step on CUDA: reference, captured, fused, and torchdiffeq in the same run.
+"""One training step on CUDA: reference, captured, fused, several seeds, and the peers in the same run.
 
-usage: python benchmarks/training.py [--shapes cifar10|mnist] [--model lt-node] [--repeats 50] [--json FILE]
+usage: python benchmarks/training.py [--repeats 30] [--json FILE] [--quick]
 
-Prints a table of medians with tolerance, accepted steps and evaluations of the field beside every time, and compares the losses
-of the accelerated steps with those of the reference.
+Prints medians with accepted steps and evaluations of the field beside every time, start-up with an empty and with a filled cache
+of compiled kernels, ratios to torchdiffeq's direct back-propagation, and how the losses of the accelerated steps follow those of
+the reference. The record is written after every row; several seeds side by side come last, under a watchdog.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import gc
+import importlib.util
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from training_claims import DIRECT, claims, print_claims
 
 import ltnode
 from ltnode.training import TrainConfig
 from ltnode.training.accelerated import GraphStep
 from ltnode.training.batches import Batch
 from ltnode.training.step import make_optimizers
+
+FIVE_STEPS = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
+MOST_SECONDS_SIDE_BY_SIDE = 60
+
+
+def fresh_memory() -> None:
+    """Forget the peak, and give back what earlier ways left: a step and its graph hold each other until collected."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
 
 
 def synthetic_batch(spec: Any, batch: int, device: str, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,7 +91,7 @@ def graph_step(
 def time_graph(
     name: str, data: str, precision: str, fused: bool, edges: list[float] | None, repeats: int, **options: Any
 ) -> dict[str, Any]:
-    torch.cuda.reset_peak_memory_stats()
+    fresh_memory()
     start = time.perf_counter()
     step = graph_step(name, data, precision, fused, edges, options)
     x, y = synthetic_batch(step.model.spec["input"], 256, "cuda")
@@ -88,7 +107,7 @@ def time_graph(
     graph = next(iter(step._graphs.values())).graph
     n = len(step.kept.edges) - 1
     return {
-        "way": f"{name} {'fused' if fused else 'graph'} {precision}" + (" balanced grid" if edges is None else ""),
+        "way": f"{name} {'fused' if fused else 'graph'} {precision}, {data}, " + (f"{n} steps" if edges else "balanced grid"),
         "device_ms": milliseconds(graph.replay, repeats),
         "loop_ms": throughput(work, 4 * repeats),
         "steps": n,
@@ -102,7 +121,7 @@ def time_graph(
 def time_torchdiffeq(data: str, repeats: int, adjoint: bool) -> dict[str, Any]:
     import torchdiffeq
 
-    torch.cuda.reset_peak_memory_stats()
+    fresh_memory()
     model = ltnode.build("lt-node", data, seed=0).to("cuda").train()
     x, y = synthetic_batch(model.spec["input"], 256, "cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -126,7 +145,7 @@ def time_torchdiffeq(data: str, repeats: int, adjoint: bool) -> dict[str, Any]:
     work()
     evaluations = calls[0]
     ms = milliseconds(work, max(5, repeats // 5), 2)
-    way = "torchdiffeq adjoint" if adjoint else "torchdiffeq direct"
+    way = "torchdiffeq adjoint" if adjoint else DIRECT
     return {
         "way": way,
         "device_ms": ms,
@@ -138,7 +157,7 @@ def time_torchdiffeq(data: str, repeats: int, adjoint: bool) -> dict[str, Any]:
 
 
 def time_eager(data: str, repeats: int) -> dict[str, Any]:
-    torch.cuda.reset_peak_memory_stats()
+    fresh_memory()
     model = ltnode.build("lt-node", data, seed=0, solver={"training": "adaptive"}).to("cuda").train()
     x, y = synthetic_batch(model.spec["input"], 256, "cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -164,7 +183,7 @@ def time_eager(data: str, repeats: int) -> dict[str, Any]:
 
 def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
     """Several runs side by side, each on a stream of its own, a step of each in turn, as `ltnode.fit_seeds` has them."""
-    torch.cuda.reset_peak_memory_stats()
+    fresh_memory()
     runs = []
     for _ in range(count):
         stream = torch.cuda.Stream()
@@ -183,7 +202,7 @@ def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
     ms = throughput(work, 4 * repeats)
     n = len(runs[0][1].kept.edges) - 1
     return {
-        "way": f"lt-node fused bf16 balanced grid, {count} seed{'s' if count > 1 else ''} side by side",
+        "way": f"lt-node fused bf16 balanced grid, {f'{count} seeds side by side' if count > 1 else '1 seed alone'}",
         "device_ms": ms,
         "loop_ms": ms,
         "steps": n,
@@ -196,7 +215,7 @@ def time_node_gp(data: str, repeats: int) -> list[dict[str, Any]]:
     """An eager step of NODE-GP, and of the NODE below it: the difference is the Gaussian processes' share."""
     rows = []
     for name in ("node-gp", "node"):
-        torch.cuda.reset_peak_memory_stats()
+        fresh_memory()
         model = ltnode.build(name, data, seed=0).to("cuda").train()
         x, y = synthetic_batch(model.spec["input"], 256, "cuda")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -222,19 +241,25 @@ def time_node_gp(data: str, repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-def agreement(data: str, name: str, precision: str, fused: bool, steps: int = 200) -> dict[str, Any]:
-    """Losses of the accelerated and of the reference step on the same batches, from the same start.
+def agreement(data: str, name: str, ways: list[tuple[str, bool]], steps: int = 200) -> dict[str, dict[str, Any]]:
+    """Losses of accelerated steps and of the reference step on the same batches, from the same start.
 
     Labels follow from the images (which tenth of the first pixels is brightest), so there is something to learn: on random
     labels two trainings drift apart from rounding alone.
+
+    Args:
+        data: Shapes.
+        name: Model.
+        ways: (precision, fused) of the accelerated steps.
+        steps: Training steps.
     """
-    step = graph_step(name, data, precision, fused, None, {})
-    step.sgd.optimizer.param_groups[0]["lr"] = 0.01
+    accelerated = [graph_step(name, data, precision, fused, None, {}) for precision, fused in ways]
     reference = ltnode.build(name, data, seed=0).to("cuda").train()
-    config = step.config
+    config = accelerated[0].config
     optimizer = make_optimizers(reference, config)["main"]
-    optimizer.param_groups[0]["lr"] = 0.01
-    differences, last = [], (0.0, 0.0)
+    for one in (optimizer, *(step.optimizer for step in accelerated)):
+        one.param_groups[0]["lr"] = 0.01
+    losses: list[list[float]] = []
     for i in range(steps):
         x, _ = synthetic_batch(reference.spec["input"], 256, "cuda", seed=i)
         y = x.flatten(1)[:, :100].reshape(256, 10, 10).mean(dim=2).argmax(dim=1)
@@ -245,56 +270,114 @@ def agreement(data: str, name: str, precision: str, fused: bool, steps: int = 20
         loss.backward()
         optimizer.step()
         reference.after_step()
-        got = step(Batch(x, y, indices, i, 0, 1.0))["loss"]
-        last = (float(loss.detach()), float(got))
-        differences.append(abs(last[0] - last[1]) / max(abs(last[0]), 1e-3))
-    return {
-        "steps": steps,
-        "largest_relative_difference": max(differences),
-        "median": statistics.median(differences),
-        "last": last,
-        **step.counts(),
-    }
+        got = [step(Batch(x, y, indices, i, 0, 1.0))["loss"] for step in accelerated]
+        losses.append([float(value) for value in (loss.detach(), *got)])
+    found = {}
+    for column, ((precision, fused), step) in enumerate(zip(ways, accelerated, strict=True), start=1):
+        differences = [abs(row[column] - row[0]) / max(abs(row[0]), 1e-3) for row in losses]
+        found[f"{'fused' if fused else 'graph'} {precision}"] = {
+            "steps": steps,
+            "largest_relative_difference": max(differences),
+            "median": statistics.median(differences),
+            "last": (losses[-1][0], losses[-1][column]),
+            **step.counts(),
+        }
+    return found
+
+
+def cold_start(cache: str) -> float:
+    """Seconds until the first step of a fresh process has ended that finds nothing compiled and fills ``cache``."""
+    command = [sys.executable, __file__, "--first-step"]
+    done = subprocess.run(command, env=os.environ | _caches(cache), capture_output=True, text=True, timeout=240, check=False)
+    if done.returncode:
+        raise SystemExit(f"the first step failed:\n{done.stderr[-3000:]}")
+    return float(done.stdout.split()[-1])
+
+
+def _caches(folder: str) -> dict[str, str]:
+    """Where Triton and ltnode keep compiled kernels."""
+    return {"TRITON_CACHE_DIR": f"{folder}/triton", "XDG_CACHE_HOME": folder}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="cifar10", choices=("cifar10", "mnist"))
-    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--shapes", nargs="+", default=["cifar10", "mnist"], choices=("cifar10", "mnist"))
+    parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--quick", action="store_true", help="only the fused ways")
+    parser.add_argument("--quick", action="store_true", help="only the fused ways, without start-up, peers and agreement")
+    parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/training.py measures a CUDA device; this machine has none")
-    five = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
+    if options.first_step:
+        print(time_graph("lt-node", "cifar10", "bf16", True, FIVE_STEPS, 1)["start_s"])
+        return
     rows: list[dict[str, Any]] = []
+    record: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
 
-    def add(row: dict[str, Any]) -> None:
-        rows.append(row)
+    def save() -> None:
+        record["claims"] = claims(rows)
+        if options.json:
+            options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+    def add(row: dict[str, Any], shapes: str | None = None) -> None:
+        rows.append(row if shapes is None else {**row, "shapes": shapes})
         print("  ".join(f"{k}={v:.3f}" if isinstance(v, float) else f"{k}={v}" for k, v in row.items()), flush=True)
+        save()
 
-    d, r = options.shapes, options.repeats
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, batch 256, S=10, rtol=atol=1e-2, {d} shapes")
-    for precision in ("bf16", "tf32"):
-        add(time_graph("lt-node", d, precision, True, five, r))
-        add(time_graph("lt-node", d, precision, True, None, r))
-    add(time_graph("alt-node", d, "bf16", True, five, r))
-    add(time_graph("node", d, "bf16", True, None, r))
-    for count in (1, 5):
-        add(time_seeds(d, count, r))
-    if not options.quick:
-        add(time_graph("lt-node", d, "bf16", False, five, r))
-        for row in time_node_gp(d, r):
+    r = options.repeats
+    print(f"{record['device']}, torch {torch.__version__}, batch 256, S=10, rtol=atol=1e-2, medians of {r}")
+    with tempfile.TemporaryDirectory() as cache:
+        if not options.quick:
+            add({"way": "start-up, nothing compiled", "start_s": cold_start(cache)})
+            os.environ.update(_caches(cache))
+        for d in options.shapes:
+            rows_of(d, r, options.quick, lambda row, d=d: add(row, d))  # type: ignore[misc]
+        if not options.quick:
+            first = next(row for row in rows if "peak_gb" in row)
+            add({"way": "start-up, kernels in the cache", "start_s": first["start_s"]})
+            record["agreement"] = agreement(options.shapes[0], "lt-node", [("tf32", True), ("bf16", True), ("tf32", False)])
+            for way, found in record["agreement"].items():
+                print("agreement with the reference:", way, found)
+        save()
+        print_claims(record["claims"])
+        side_by_side(options.shapes[0], r, add)
+    print_claims([claim for claim in record["claims"] if "seeds" in claim["claim"]])
+
+
+def rows_of(d: str, repeats: int, quick: bool, add: Callable[[dict[str, Any]], None]) -> None:
+    """All ways on the shapes of one set; the second set has the ways that are asked for there."""
+    add(time_graph("lt-node", d, "bf16", True, FIVE_STEPS, repeats))
+    add(time_graph("lt-node", d, "bf16", True, None, repeats))
+    if d == "mnist":
+        return
+    add(time_graph("lt-node", d, "tf32", True, FIVE_STEPS, repeats))
+    add(time_graph("lt-node", d, "tf32", True, None, repeats))
+    add(time_graph("alt-node", d, "bf16", True, FIVE_STEPS, repeats))
+    add(time_graph("node", d, "bf16", True, None, repeats))
+    if quick:
+        return
+    add(time_graph("lt-node", d, "bf16", False, FIVE_STEPS, repeats))
+    for way, peer in (
+        ("gpytorch", lambda: time_node_gp(d, repeats)),
+        ("torchdiffeq", lambda: [time_torchdiffeq(d, repeats, adjoint) for adjoint in (False, True)]),
+    ):
+        if importlib.util.find_spec(way) is None:
+            print(f"{way}: not installed, not measured")
+            continue
+        for row in peer():
             add(row)
-        add(time_eager(d, r))
-        add(time_torchdiffeq(d, r, adjoint=False))
-        add(time_torchdiffeq(d, r, adjoint=True))
-    for precision, fused in (("tf32", True), ("bf16", True), ("tf32", False)):
-        print("agreement", precision, "fused" if fused else "graph", agreement(d, "lt-node", precision, fused))
-    if options.json:
-        options.json.write_text(
-            json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, indent=1)
-        )
+    add(time_eager(d, repeats))
+    installed = importlib.util.find_spec("diffrax") is not None
+    print(f"diffrax: not measured, {'there is no JAX version of the network here' if installed else 'not installed'}")
+
+
+def side_by_side(d: str, repeats: int, add: Callable[[dict[str, Any]], None]) -> None:
+    """One seed and five, in this order and at the very end: should they hang, the table is written and the process ends."""
+    for count in (1, 5):
+        faulthandler.dump_traceback_later(MOST_SECONDS_SIDE_BY_SIDE, exit=True)
+        add(time_seeds(d, count, repeats))
+        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":
