@@ -115,6 +115,8 @@ def trainings(options: argparse.Namespace, record: Callable[[str, Any], None]) -
     on_cpu = options.device == "cpu"
     fast = configuration(options, precision="fp32" if on_cpu else "bf16", accelerate="auto" if on_cpu else "fused")
     reference = configuration(options, precision="fp32", accelerate="off")
+    ours = "kept grid fp32" if on_cpu else "fused bf16"
+    together = f"{ours}, seeds side by side"
 
     def fused_model(seed: int) -> ltnode.Model:
         return ltnode.build("lt-node", "cifar10", seed=seed)
@@ -123,9 +125,9 @@ def trainings(options: argparse.Namespace, record: Callable[[str, Any], None]) -
         return ltnode.build("lt-node", "cifar10", seed=seed, solver={"training": "adaptive"})
 
     ways: dict[str, Callable[[], list[ltnode.Run]]] = {
-        "fused bf16": lambda: [ltnode.fit(fused_model(s), data, fast.replace(seed=s)) for s in seeds],
+        ours: lambda: [ltnode.fit(fused_model(s), data, fast.replace(seed=s)) for s in seeds],
         "reference fp32": lambda: [ltnode.fit(two_phase_model(s), data, reference.replace(seed=s)) for s in seeds],
-        "fused bf16, seeds side by side": lambda: fit_seeds(fused_model, data, fast, seeds),
+        together: lambda: fit_seeds(fused_model, data, fast, seeds),
     }
     found: dict[str, list[dict[str, float]]] = {}
     for way, train in ways.items():
@@ -140,8 +142,9 @@ def trainings(options: argparse.Namespace, record: Callable[[str, Any], None]) -
             values = [one[key] for one in found[way]]
             print(f"{way:32s} {key:10s} {statistics.fmean(values):8.4f} +- {_std(values):.4f}{unit}   ({took:.1f} s in all)")
         sys.stdout.flush()
-    for other in ("reference fp32", "fused bf16, seeds side by side"):
-        record(f"fused bf16 against {other}", comparison(found["fused bf16"], found[other], f"fused bf16 against {other}"))
+    for other in ("reference fp32", together):
+        title = f"{ours} against {other}"
+        record(title, comparison(found[ours], found[other], title))
 
 
 def comparison(ours: list[dict[str, float]], theirs: list[dict[str, float]], title: str) -> dict[str, Any]:
