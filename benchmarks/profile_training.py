@@ -47,7 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     total, kernels = profiled_step(options.model, options.shapes, options.steps, options.precision)
     busy, launches = (sum(v[i] for v in kernels.values()) for i in (0, 1))
-    print(f"{options.model} {options.shapes} steps={options.steps}: {total:.3f} ms a step; {launches:.0f} kernels, {busy:.3f} ms in all")
+    print(f"{options.model} {options.shapes} steps={options.steps}: {total:.3f} ms; {launches:.0f} kernels, {busy:.3f} ms in all")
     for name, (ms, count) in sorted(kernels.items(), key=lambda item: -item[1][0])[: options.kernels]:
         print(f"{ms:8.4f} ms {count:6.1f} x  {name[:150]}")
 

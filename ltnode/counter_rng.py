@@ -5,6 +5,7 @@ SplitMix64 (Steele, Lea and Flood, 2014) hashes (seed, step, call, row, sample i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,7 @@ from ltnode.typing import Float, Int, Tensor
 _WORD = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_FEW = 64
 
 
 def hash_counters(*counters: int) -> int:
@@ -24,9 +26,9 @@ def hash_counters(*counters: int) -> int:
     return word
 
 
-def hash_indices(key: int, indices: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+def hash_indices(key: int | Tensor, indices: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """A 64-bit word per index under a key from `hash_counters`, as int64 (the sign is just another bit)."""
-    return _mix(indices.to(torch.int64) ^ _signed(key))
+    return _mix(indices.to(torch.int64) ^ (key if isinstance(key, torch.Tensor) else _signed(key)))
 
 
 def to_unit(words: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -42,24 +44,37 @@ class CounterGenerator:
         seed: Of the run.
         step: Of the training.
         indices: (B,) the samples' positions in the training set; None where nothing is per sample.
+        keys: What `keys_of` gives for seed and step, on the device: a captured program reads them there, whatever the step.
     """
 
     seed: int
     step: int
     indices: Tensor | None = None
+    keys: Int[Tensor, "calls 2"] | None = None
     _calls: int = field(default=0)
+
+    @staticmethod
+    def keys_of(seed: int, step: int, calls: int) -> Int[Tensor, "calls 2"]:
+        """Keys of rows and of columns for the first calls of `uniform`."""
+        rows = [hash_counters(seed, step, call + 1) for call in range(calls)]
+        return torch.tensor([[_signed(key), _signed(hash_counters(key, 1))] for key in rows])
 
     def uniform(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Numbers in [0, 1), float64: (n,) by row, or (n, B) by row and sample index. Every call gives new ones."""
         self._calls += 1
-        rows = torch.arange(shape[0], device=device)
-        key = hash_counters(self.seed, self.step, self._calls)
-        words = hash_indices(key, rows)
+        row_key = hash_counters(self.seed, self.step, self._calls)
+        if self.keys is None and len(shape) == 1 and shape[0] <= _FEW and device.type == "cpu":
+            # For a handful of numbers Python's integers are faster than sixty tensor operations.
+            return torch.tensor([(_mix_int(row ^ row_key) >> 11) * 2.0**-53 for row in range(shape[0])], dtype=torch.float64)
+        # A key of their own: rows and columns hashed alike would give the same number at (r, c) and (c, r).
+        keys: Sequence[int | Tensor] = (row_key, hash_counters(row_key, 1))
+        if self.keys is not None:
+            keys = self.keys[self._calls - 1].unbind()
+        words = hash_indices(keys[0], torch.arange(shape[0], device=device))
         if len(shape) == 1:
             return to_unit(words)
         columns = torch.arange(shape[1], device=device) if self.indices is None else self.indices.to(device)
-        # A key of their own: rows and columns hashed alike would give the same number at (r, c) and (c, r).
-        return to_unit(_mix(words[:, None] ^ hash_indices(hash_counters(key, 1), columns)[None, :]))
+        return to_unit(_mix(words[:, None] ^ hash_indices(keys[1], columns)[None, :]))
 
 
 def _mix_int(z: int) -> int:

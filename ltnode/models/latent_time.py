@@ -304,12 +304,19 @@ class LatentTimeODE(Model):
         chosen = {id(p) for p in variational}
         return {"weights": [p for p in self.parameters() if id(p) not in chosen], "variational": variational}
 
-    def training_times(self, batch: int, seed: int, step: int, indices: Tensor | None = None) -> Tensor:
+    def training_times(
+        self,
+        batch: int,
+        seed: int,
+        step: int,
+        indices: Tensor | None = None,
+        *,
+        keys: Tensor | None = None,
+        device: torch.device | None = None,
+    ) -> Tensor:
         """End-times of one step as a function of (seed, step), and of the sample index where each input has its own T."""
-        generator = CounterGenerator(seed, step, indices)
-        return self.end_time.training_times(
-            self.objective.samples, batch=batch, scheme=self.objective.scheme, generator=generator
-        )
+        o, generator = self.objective, CounterGenerator(seed, step, indices, keys)
+        return self.end_time.training_times(o.samples, batch=batch, scheme=o.scheme, generator=generator, device=device)
 
     def after_step(self) -> None:
         """Keep the posterior's parameters in their range."""

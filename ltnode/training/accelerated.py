@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ltnode.counter_rng import CounterGenerator
 from ltnode.errors import ConfigError
 from ltnode.models import LatentTimeODE, Model
+from ltnode.models.fused import fused_outputs, stage_weights, why_not_fused
 from ltnode.ode import SolverError, Stats, Status
 from ltnode.ode.replay import replay
 from ltnode.ode.search import Tolerance
@@ -32,6 +34,9 @@ _LOG = logging.getLogger("ltnode")
 _LAG = 3
 """Steps that the host runs ahead of the device before it looks at an error check."""
 _WARM_UPS = 3
+_PARTS = ("loss", "expected_log_likelihood", "kl")
+_DRAWS = 2
+"""Most calls of a generator for one step's end-times."""
 
 
 def why_not_captured(model: Model, config: TrainConfig, device: torch.device, world: int) -> str | None:
@@ -52,16 +57,34 @@ def why_not_captured(model: Model, config: TrainConfig, device: torch.device, wo
     return None
 
 
+@dataclass(frozen=True)
+class _Inputs:
+    """What differs from step to step.
+
+    Attributes:
+        x: Inputs.
+        y: Targets.
+        indices: Positions in the training set.
+        chance: The end-times that all inputs share, or the keys of the random numbers from which each input's own follow.
+    """
+
+    x: Tensor
+    y: Tensor
+    indices: Tensor
+    chance: Tensor
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.x, self.y, self.indices, self.chance)
+
+
 @dataclass
 class _Captured:
     """One graph with its static inputs and outputs."""
 
     graph: torch.cuda.CUDAGraph
-    x: Tensor
-    y: Tensor
-    times: Tensor
+    inputs: _Inputs
     edges: Tensor
-    parts: dict[str, Tensor]
+    parts: Tensor
     norms: Tensor
     generation: int
 
@@ -142,6 +165,8 @@ class GraphStep:
         self._pending: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
         self._generation = 0
         self._branch = torch.cuda.Stream(device)
+        # Libraries keep a workspace per stream: graphs that run side by side must not be captured on the same one.
+        self._capturing = torch.cuda.Stream(device)
 
     @property
     def sgd(self) -> _FlatSGD:
@@ -152,7 +177,7 @@ class GraphStep:
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`."""
-        times = self.model.training_times(len(batch.indices), self.config.seed, batch.step, batch.indices)
+        inputs = _Inputs(batch.x, batch.y, batch.indices, self._chance(batch))
         self._look_back(batch)
         if self.kept.edges is None:
             self._refresh(batch)
@@ -161,10 +186,9 @@ class GraphStep:
         key = (len(batch.indices), len(self.kept.edges) - 1)
         captured = self._graphs.get(key)
         if captured is None:
-            captured = self._graphs[key] = self._capture(batch, times)
-        captured.x.copy_(batch.x, non_blocking=True)
-        captured.y.copy_(batch.y, non_blocking=True)
-        captured.times.copy_(times, non_blocking=True)
+            captured = self._graphs[key] = self._capture(inputs)
+        for static, given in zip(captured.inputs.tensors(), inputs.tensors(), strict=True):
+            static.copy_(given, non_blocking=True)
         if captured.generation != self._generation:
             captured.edges.copy_(torch.tensor(self.kept.edges, dtype=torch.float64))
             captured.generation = self._generation
@@ -173,7 +197,20 @@ class GraphStep:
         self.kept.n_solves += 1
         n = len(self.kept.edges) - 1
         self.model.solve_stats = Stats(n, 0, self.tableau.evaluations(n))
-        return {name: value.clone() for name, value in captured.parts.items()}
+        return dict(zip(_PARTS, captured.parts.clone().unbind(), strict=True))
+
+    def _chance(self, batch: Batch) -> Tensor:
+        """What the host draws for a step: a few numbers in pinned memory, so that no launches and no waiting come with them."""
+        if self.model.end_time.amortized:
+            return CounterGenerator.keys_of(self.config.seed, batch.step, _DRAWS).pin_memory()
+        host = torch.device("cpu")
+        times = self.model.training_times(len(batch.indices), self.config.seed, batch.step, batch.indices, device=host)
+        return times.pin_memory()
+
+    def _times(self, inputs: _Inputs) -> Tensor:
+        if not self.model.end_time.amortized:
+            return inputs.chance
+        return self.model.training_times(len(inputs.indices), self.config.seed, 0, inputs.indices, keys=inputs.chance)
 
     def counts(self) -> dict[str, int]:
         """Masked updates and grid searches so far."""
@@ -213,53 +250,60 @@ class GraphStep:
             raise TrainingError(RunStatus.SOLVER_FAILED, f"step {batch.step}: {error}") from error
         self._generation += 1
 
-    def _pass(self, x: Tensor, y: Tensor, times: Tensor, edges: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Forward, backward and masked update: what the graph holds."""
-        model, o = self.model, self.model.solver
-        # The posterior needs hundreds of tiny kernels and nothing of the trajectory: a branch of its own beside it.
+    def _pass(self, inputs: _Inputs, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """Forward, backward and masked update: what the graph holds; returns `_PARTS` and the error norms."""
+        model, o, x = self.model, self.model.solver, inputs.x
+        # The weights of the interpolation and the posterior need hundreds of tiny kernels and nothing of the trajectory: a
+        # branch of their own beside it.
         main = torch.cuda.current_stream()
         self._branch.wait_stream(main)
-        with torch.cuda.stream(self._branch), autocast(self.config.precision, x.device):
-            posterior = model.posterior_terms(x, times)
-        if self.fused:
-            from ltnode.models.fused import fused_outputs
+        timed = torch.cuda.Event()
+        with torch.cuda.stream(self._branch):
+            times = self._times(inputs)
+            weights = stage_weights(self.tableau, edges, times) if self.fused else None
+            timed.record()
+            with autocast(self.config.precision, x.device):
+                posterior = model.posterior_terms(x, times)
+        if weights is not None:
 
-            outputs, norms = fused_outputs(model, x, times, edges, self.config.precision)
+            def awaited_weights() -> Tensor:
+                main.wait_event(timed)
+                return weights
+
+            outputs, norms = fused_outputs(model, x, times, edges, self.config.precision, awaited_weights)
         else:
+            main.wait_event(timed)
             with autocast(self.config.precision, x.device):
                 h = model.initial_state(x).float()
                 result = replay(model.field, self.tableau, h, edges, times, o.rtol, o.atol)
                 outputs, norms = model.outputs_at(result.states).float(), result.norms
         main.wait_stream(self._branch)
-        parts = model.objective_parts(x, y, times, outputs.float(), self.n_data, posterior)
+        parts = model.objective_parts(x, inputs.y, times, outputs.float(), self.n_data, posterior)
         gradients = torch.autograd.grad(parts.loss, self.sgd.parameters)
         valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._enabled
         self._failures += ~valid & self._enabled
         self.sgd.update(gradients, valid)
         model.after_step()
-        pieces = {"loss": parts.loss, "expected_log_likelihood": parts.expected_log_likelihood, "kl": parts.kl}
-        return {name: value.detach() for name, value in pieces.items()}, norms
+        return torch.stack([parts.loss, parts.expected_log_likelihood, parts.kl]).detach().double(), norms
 
-    def _capture(self, batch: Batch, times: Tensor) -> _Captured:
-        device = batch.x.device
-        x, y = batch.x.clone(), batch.y.clone()
-        times = times.to(device).clone()
+    def _capture(self, inputs: _Inputs) -> _Captured:
+        device = inputs.x.device
+        inputs = _Inputs(*(given.to(device, copy=True) for given in inputs.tensors()))
         edges = torch.tensor(self.kept.edges, dtype=torch.float64, device=device)
         self._enabled.fill_(False)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._capturing.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._capturing):
             for _ in range(_WARM_UPS):
-                self._pass(x, y, times, edges)
-        torch.cuda.current_stream().wait_stream(stream)
+                self._pass(inputs, edges)
+        torch.cuda.current_stream().wait_stream(self._capturing)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            parts, norms = self._pass(x, y, times, edges)
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing):
+            parts, norms = self._pass(inputs, edges)
         self._pool = self._pool or graph.pool()
         self._enabled.fill_(True)
         kind = "fused kernels" if self.fused else "captured layers"
-        _LOG.info("captured a training step: batch %d, %d solver steps, %s", len(y), len(edges) - 1, kind)
-        return _Captured(graph, x, y, times, edges, parts, norms, self._generation)
+        _LOG.info("captured a training step: batch %d, %d solver steps, %s", len(inputs.y), len(edges) - 1, kind)
+        return _Captured(graph, inputs, edges, parts, norms, self._generation)
 
 
 def accelerated_step(
@@ -283,8 +327,6 @@ def accelerated_step(
     assert isinstance(model, LatentTimeODE)
     fused = False
     if wish in ("auto", "fused"):
-        from ltnode.models.fused import why_not_fused
-
         reason = why_not_fused(model, example)
         if reason is not None and wish == "fused":
             raise ConfigError(f"accelerate = 'fused' is not possible: {reason}; use 'auto', 'graph' or 'off'")
