@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 import torch
 from torch import nn
 
 from ltnode.kernels.conv_trajectory import FieldTensors, Precision, conv_trajectory, time_map
-from ltnode.kernels.norm_relu import run_fused
+from ltnode.kernels.interpolated_head import head_fits, interpolated_head, padded_ends
+from ltnode.kernels.norm_relu import is_pooling, run_fused
 from ltnode.models.images import ConvField
 from ltnode.models.latent_time import LatentTimeODE
-from ltnode.ode.dense import dense_weights
 from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.typing import Float, Tensor
 
@@ -27,6 +30,9 @@ def why_not_fused(model: LatentTimeODE, x: Tensor) -> str | None:
         return f"method {model.solver.method!r} does not end its steps with the field at the new state"
     if model.augment or not isinstance(model.stem, nn.Sequential) or not isinstance(model.head, nn.Sequential):
         return "stem and head must be Sequential, without augmented channels"
+    odd = next((p.dtype for p in model.parameters() if p.dtype != torch.float32), None)
+    if odd is not None:
+        return f"a parameter is {odd}, and the kernels need float32"
     with torch.no_grad():
         shape = model.initial_state(x[:1]).shape
     if shape[2] != shape[3] or shape[2] * shape[3] > _LARGEST_TILE:
@@ -55,16 +61,46 @@ def field_tensors(field: ConvField, side: int) -> FieldTensors:
 
 
 def stage_weights(tableau: ButcherTableau, edges: Tensor, times: Tensor) -> Float[Tensor, "S *rest"]:
-    """`dense_weights` with the last stage of a step and the first of the next in one column: (S, J) or (S, B, J)."""
-    w = dense_weights(tableau, edges, times).float()
-    per_step = tableau.stages - 1
-    flat = torch.cat([w[..., 0, :1], w[..., 1:].flatten(-2)], dim=-1)
-    flat[..., per_step:-1:per_step] += w[..., 1:, 0]
-    return flat
+    """`dense_weights` with the last stage of a step and the first of the next in one column: float32 (S, J) or (S, B, J).
+
+    Every step enters with ``theta = (T - t_m) / h_m`` limited to [0, 1], which is 1 for those before T and 0 for those after;
+    one table holds the interpolant's coefficients of all steps. A few kernels, and no gradient in the times.
+
+    Args:
+        tableau: A method whose last stage is the field at the new state.
+        edges: Step edges (n+1,) on the device.
+        times: (S,) or (S, B), within the edges.
+    """
+    per_sample = times.detach().to(torch.float64).reshape(times.shape[0], -1).mT
+    left, length = edges[:-1].to(torch.float64), edges.to(torch.float64).diff()
+    exponents, table = _dense_columns(tableau, len(length), times.device)
+    theta = ((per_sample[:, None, :] - left[:, None]) / length.clamp_min(torch.finfo(torch.float64).tiny)[:, None]).clamp(0, 1)
+    powers = length[:, None, None] * theta[:, :, None, :] ** exponents[:, None]
+    rows = torch.bmm(table.expand(len(theta), -1, -1), powers.flatten(1, 2))
+    return padded_ends(rows[0].mT if times.ndim == 1 else rows.movedim(-1, 0))
+
+
+@cache
+def _dense_columns(tableau: ButcherTableau, steps: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Exponents p (1, 2, ...) and the table (J, n P) of what ``h_m theta_m^p`` contributes to each column.
+
+    Kept, since a captured program must not copy from the host.
+    """
+    dense = torch.tensor(tableau.dense, dtype=torch.float64)
+    stages, degree = dense.shape
+    table = torch.zeros(steps * (stages - 1) + 1, steps, degree, dtype=torch.float64)
+    for m in range(steps):
+        table[m * (stages - 1) : m * (stages - 1) + stages, m] = dense
+    return torch.arange(1, degree + 1, dtype=torch.float64, device=device), table.flatten(1).to(device)
 
 
 def fused_outputs(
-    model: LatentTimeODE, x: Tensor, times: Tensor, edges: Float[Tensor, " n1"], precision: Precision
+    model: LatentTimeODE,
+    x: Tensor,
+    times: Tensor,
+    edges: Float[Tensor, " n1"],
+    precision: Precision,
+    weights: Callable[[], Tensor] | None = None,
 ) -> tuple[Float[Tensor, "S B C"], Float[Tensor, " n"]]:
     """Outputs of the members and the batch-wide error norm of every step; differentiable in the parameters and in x.
 
@@ -74,11 +110,14 @@ def fused_outputs(
         times: (S,) or (S, B), within the edges.
         edges: Step edges on the device.
         precision: Of the convolutions.
+        weights: Gives `stage_weights` of these edges and times when they are needed, where they are computed beside other work.
     """
     assert isinstance(model.field, ConvField) and isinstance(model.stem, nn.Sequential) and isinstance(model.head, nn.Sequential)
     tableau, o = get_tableau(model.solver.method), model.solver
-    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-        h = run_fused(model.stem, x.contiguous(memory_format=torch.channels_last)).float()
+    reduced = precision == "bf16"
+    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=reduced):
+        inputs = x.to(dtype=torch.bfloat16 if reduced else x.dtype, memory_format=torch.channels_last)
+        h = run_fused(model.stem, inputs).float()
     edges32 = edges.float()
     stages, squares = conv_trajectory(
         h,
@@ -90,14 +129,28 @@ def fused_outputs(
         o.atol,
         precision,
     )
-    weights = stage_weights(tableau, edges, times)
-    batch, channels, side, _ = h.shape
-    base = h.permute(0, 2, 3, 1)
+    found = stage_weights(tableau, edges, times) if weights is None else weights()
+    return _head_outputs(model.head, stages, h, found), squares.mean(dim=1).sqrt()
+
+
+def _head_outputs(head: nn.Sequential, stages: Tensor, h: Tensor, weights: Tensor) -> Float[Tensor, "S B C"]:
+    """The head at the states ``h + sum_j weights[s, (b,) j] stages[j]``."""
+    layers = list(head)
+    batch, channels, height, width = h.shape
+    if (
+        len(layers) > 3
+        and isinstance(layers[0], nn.GroupNorm)
+        and isinstance(layers[1], nn.ReLU)
+        and is_pooling(layers[2:4])
+        and head_fits(layers[0], height * width)
+    ):
+        pooled = interpolated_head(stages, h, weights, layers[0])
+        return head[4:](pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
     rows = stages.permute(0, 1, 3, 4, 2)
+    base = h.permute(0, 2, 3, 1)
     if weights.ndim == 2:
         states = base + (weights @ rows.reshape(rows.shape[0], -1)).reshape(-1, *base.shape)
     else:
         states = base + torch.einsum("sbj,jbhwc->sbhwc", weights, rows)
-    flat = states.reshape(-1, side, side, channels).permute(0, 3, 1, 2)
-    outputs = run_fused(model.head, flat).reshape(states.shape[0], batch, -1)
-    return outputs, squares.mean(dim=1).sqrt()
+    flat = states.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+    return run_fused(head, flat).reshape(states.shape[0], batch, -1)

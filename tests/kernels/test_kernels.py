@@ -11,22 +11,43 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from kernels.comparisons import layer_errors, trajectory_errors
+from kernels.comparisons import head_errors, layer_errors, relative, trajectory_errors
+from ltnode.kernels.interpolated_head import padded_ends
+from ltnode.kernels.norm_relu import run_fused
 from ltnode.models import build, images
-from ltnode.models.fused import why_not_fused
+from ltnode.models.fused import stage_weights, why_not_fused
+from ltnode.ode.dense import dense_weights
+from ltnode.ode.tableau import get_tableau
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = """
 import json, sys
 sys.path[:0] = {paths!r}
-from kernels.comparisons import layer_errors, trajectory_errors
+import torch
+from torch import nn
+from kernels.comparisons import head_errors, layer_errors, network_errors, trajectory_errors
 from ltnode.models import images
+torch.manual_seed(0)
+x, shared, own = torch.randn(2, 1, 14, 14), torch.tensor([0.0, 0.4, 0.7, 2.0]), 2 * torch.rand(3, 2)
+odd = nn.Sequential(nn.Conv2d(1, 12, 3), nn.GroupNorm(4, 12), nn.ReLU(), nn.Conv2d(12, 16, 3, bias=False), nn.GroupNorm(8, 16),
+                    nn.ReLU(), nn.Conv2d(16, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 1, padding_mode="reflect"))
+convolved = nn.Sequential(nn.Conv2d(32, 16, 1), nn.GroupNorm(4, 16), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 results = {{
     "dopri5": trajectory_errors(32, 3, 2, [0.0, 0.7, 2.0], "dopri5", "fp32", "cpu"),
     "bosh3": trajectory_errors(32, 3, 1, [0.0, 1.5], "bosh3", "fp32", "cpu"),
-    "stem": layer_errors(images.down_sampling(1, 32), (1, 1, 12, 12), "cpu"),
+    "stem": layer_errors(images.down_sampling(1, 64), (2, 1, 20, 20), "cpu"),
+    "stem, one channel a group": layer_errors(images.down_sampling(1, 32), (1, 1, 12, 12), "cpu"),
+    "layers beside kernels": layer_errors(odd, (2, 1, 9, 9), "cpu"),
     "head": layer_errors(images.classifier(3, 32), (2, 32, 3, 3), "cpu"),
+    "one end-time": head_errors(1, 3, "cpu"),
+    "ten end-times": head_errors(10, 3, "cpu", batch=1, per_sample=True),
+    "sixteen end-times": head_errors(16, 6, "cpu", width=16, groups=8, per_sample=True),
+    "twenty end-times": head_errors(20, 7, "cpu", width=8, groups=4),
+    "forty end-times": head_errors(40, 2, "cpu", width=32, groups=2, per_sample=True),
+    "network": network_errors(x, own, [0.0, 2.0], images.classifier(3, 32), 32, beside=True),
+    "network, another head": network_errors(x[:1], shared, [0.0, 2.0], convolved, 32, beside=False),
 }}
 print(json.dumps(results))
 """
@@ -35,10 +56,7 @@ print(json.dumps(results))
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed; its interpreter runs the kernels on a CPU")
 def test_kernels_in_the_interpreter_equal_the_layers():
-    """States, error norms, gradients against float64 layers: float32 sums in another order.
-
-    Biases before a norm with one channel a group have no gradient but for rounding, hence 1e-3 of the largest gradient's scale.
-    """
+    """States, error norms, outputs, gradients against float64 layers: float32 sums in another order; 1e-3 for a flipped ReLU."""
     paths = [str(Path(__file__).parents[1]), *sys.path]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     program = INTERPRETED.format(paths=paths)
@@ -74,11 +92,69 @@ def test_reduced_precision_stays_within_its_rounding(precision: str, states: flo
 
 
 @pytest.mark.gpu
-def test_fused_norms_equal_their_layers():
-    """Down-sampling block and head at CIFAR10 shapes against float64 layers; TF32 off."""
-    for layers, shape in ((images.down_sampling(3), (32, 3, 32, 32)), (images.classifier(), (64, 64, 7, 7))):
-        errors = layer_errors(layers, shape, "cuda")
-        assert max(errors.values()) < 1e-3, errors
+@pytest.mark.parametrize(
+    ("layers", "shape"),
+    [
+        (images.down_sampling(3), (256, 3, 32, 32)),
+        (images.down_sampling(1), (256, 1, 28, 28)),
+        (images.classifier(), (256, 64, 7, 7)),
+        (images.down_sampling(3), (4, 3, 64, 64)),
+    ],
+    ids=["CIFAR10 stem", "MNIST stem", "head", "images too large for the registers"],
+)
+def test_fused_norms_equal_their_layers(layers: nn.Sequential, shape: tuple[int, ...]):
+    """At the sizes of training against float64 layers; TF32 off. A few of the millions of ReLU masks flip at zero."""
+    errors = layer_errors(layers, shape, "cuda", poison=True)
+    assert max(errors.values()) < 1e-3, errors
+
+
+@pytest.mark.gpu
+def test_fused_norms_in_bf16_stay_within_its_rounding():
+    """The stem under autocast against float64: 8 bits in three convolutions; a float32 result without cast."""
+    torch.manual_seed(0)
+    stem = images.down_sampling(3).cuda()
+    x = torch.randn(256, 3, 32, 32, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        fused = run_fused(stem, x.to(dtype=torch.bfloat16, memory_format=torch.channels_last))
+    assert fused.dtype == torch.float32 and fused.is_contiguous(memory_format=torch.channels_last)
+    weight = torch.randn_like(fused)
+    got = torch.autograd.grad((fused * weight).sum(), list(stem.parameters()))
+    exact = stem.double()(x.double())
+    wanted = torch.autograd.grad((exact * weight.double()).sum(), list(stem.parameters()))
+    assert relative(fused, exact, 1e-9) < 2e-2
+    floor = 1e-2 * max(float(b.norm()) for b in wanted)
+    assert max(relative(a, b, floor) for a, b in zip(got, wanted, strict=True)) < 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize("side", [6, 7])
+@pytest.mark.parametrize("ends", [1, 10, 16, 20, 100])
+def test_the_interpolated_head_equals_the_float64_reference(ends: int, side: int, per_sample: bool):
+    """At the sizes of training; float32 sums in another order, and masks that flip at zero, leave a few 1e-4."""
+    errors = head_errors(ends, side, "cuda", batch=256 if ends < 100 else 16, evaluations=13, per_sample=per_sample, poison=True)
+    assert max(errors.values()) < 1e-3, errors
+
+
+@pytest.mark.parametrize("method", ["dopri5", "tsit5", "bosh3"])
+@pytest.mark.parametrize("shape", [(1,), (10,), (20, 3)])
+@pytest.mark.parametrize("edges", [[0.0, 3.0], [0.0, 0.2, 0.2, 1.7, 3.0]])
+def test_stage_weights_are_the_dense_weights_with_shared_stages_merged(method: str, shape: tuple[int, ...], edges: list[float]):
+    """`dense_weights` added by hand, at times inside steps, on edges and with a step of length zero; float32 rounding."""
+    tableau = get_tableau(method)
+    times = 3.0 * torch.rand(shape)
+    on_edges = torch.tensor(edges[1:])[: times.numel()]
+    times.view(-1)[: len(on_edges)] = on_edges
+    grid = torch.tensor(edges, dtype=torch.float64)
+    full = dense_weights(tableau, grid, times)
+    per_step = tableau.stages - 1
+    wanted = torch.zeros(*shape, (len(edges) - 1) * per_step + 1, dtype=torch.float64)
+    for m in range(len(edges) - 1):
+        wanted[..., m * per_step : m * per_step + tableau.stages] += full[..., m, :]
+    got = stage_weights(tableau, grid, times)
+    assert got.dtype == torch.float32 and got.shape == wanted.shape
+    assert torch.allclose(got.double(), wanted, rtol=1e-6, atol=1e-6)
+    assert padded_ends(got) is got
 
 
 def test_the_reason_against_the_kernels_is_named():
@@ -87,6 +163,8 @@ def test_the_reason_against_the_kernels_is_named():
     assert "TimeMLP" in str(why_not_fused(vector, torch.zeros(1, 1)))
     wide = build("lt-node", "mnist", seed=0, width=48)
     assert "48 channels" in str(why_not_fused(wide, torch.zeros(1, 1, 28, 28)))
+    precise = build("lt-node", "mnist", seed=0).double()
+    assert "float64" in str(why_not_fused(precise, torch.zeros(1, 1, 28, 28, dtype=torch.float64)))
     fits = build("lt-node", "mnist", seed=0)
     reason = why_not_fused(fits, torch.zeros(1, 1, 28, 28))
     assert reason is None if HAS_TRITON else "Triton" in str(reason)
