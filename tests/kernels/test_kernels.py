@@ -20,6 +20,7 @@ from ltnode.models import build, images
 from ltnode.models.fused import stage_weights, why_not_fused
 from ltnode.ode.dense import dense_weights
 from ltnode.ode.tableau import get_tableau
+from ltnode.training.step import product_precision
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 INTERPRETED = """
@@ -103,14 +104,19 @@ def test_reduced_precision_stays_within_its_rounding(precision: str, states: flo
     ids=["CIFAR10 stem", "MNIST stem", "head", "images too large for the registers"],
 )
 def test_fused_norms_equal_their_layers(layers: nn.Sequential, shape: tuple[int, ...]):
-    """At the sizes of training against float64 layers; TF32 off. A few of the millions of ReLU masks flip at zero."""
-    errors = layer_errors(layers, shape, "cuda", poison=True)
-    assert max(errors.values()) < 1e-3, errors
+    """At the sizes of training against float64 layers, without TF32. Of the millions of ReLU masks some flip at zero: 5e-3."""
+    with product_precision("fp32"):
+        errors = layer_errors(layers, shape, "cuda", poison=True)
+    assert errors["output"] < 1e-4 and max(errors.values()) < 5e-3, errors
 
 
 @pytest.mark.gpu
 def test_fused_norms_in_bf16_stay_within_its_rounding():
-    """The stem under autocast against float64: 8 bits in three convolutions; a float32 result without cast."""
+    """The stem under autocast against float64; a float32 result without cast.
+
+    8 bits in three convolutions leave .006 of the output; some masks in a thousand flip, which is .06 of a gradient (.08 with the
+    plain layers under autocast).
+    """
     torch.manual_seed(0)
     stem = images.down_sampling(3).cuda()
     x = torch.randn(256, 3, 32, 32, device="cuda")
@@ -119,11 +125,11 @@ def test_fused_norms_in_bf16_stay_within_its_rounding():
     assert fused.dtype == torch.float32 and fused.is_contiguous(memory_format=torch.channels_last)
     weight = torch.randn_like(fused)
     got = torch.autograd.grad((fused * weight).sum(), list(stem.parameters()))
-    exact = stem.double()(x.double())
+    exact = stem.double()(x.double())  # in place: the gradients above are those of the float32 parameters
     wanted = torch.autograd.grad((exact * weight.double()).sum(), list(stem.parameters()))
     assert relative(fused, exact, 1e-9) < 2e-2
     floor = 1e-2 * max(float(b.norm()) for b in wanted)
-    assert max(relative(a, b, floor) for a, b in zip(got, wanted, strict=True)) < 0.1
+    assert max(relative(a, b, floor) for a, b in zip(got, wanted, strict=True)) < 0.15
 
 
 @pytest.mark.gpu
@@ -131,9 +137,9 @@ def test_fused_norms_in_bf16_stay_within_its_rounding():
 @pytest.mark.parametrize("side", [6, 7])
 @pytest.mark.parametrize("ends", [1, 10, 16, 20, 100])
 def test_the_interpolated_head_equals_the_float64_reference(ends: int, side: int, per_sample: bool):
-    """At the sizes of training; float32 sums in another order, and masks that flip at zero, leave a few 1e-4."""
+    """At the sizes of training; float32 sums in another order leave 1e-6, and a ReLU mask that flips at zero 1e-3 of a gradient."""
     errors = head_errors(ends, side, "cuda", batch=256 if ends < 100 else 16, evaluations=13, per_sample=per_sample, poison=True)
-    assert max(errors.values()) < 1e-3, errors
+    assert errors["output"] < 1e-5 and max(errors.values()) < 5e-3, errors
 
 
 @pytest.mark.parametrize("method", ["dopri5", "tsit5", "bosh3"])
