@@ -31,7 +31,7 @@ _REGISTERS = 128
 def head_fits(norm: nn.GroupNorm, positions: int) -> bool:
     """Whether the kernels can take this norm on images of so many positions."""
     per_group = norm.num_channels // norm.num_groups
-    block = _channel_block(norm)
+    block = _channel_block(norm.num_channels, norm.num_groups)
     regular = norm.affine and per_group & (per_group - 1) == 0
     return regular and block <= _LANES and norm.num_channels % block == 0 and positions * block <= _LARGEST_TILE
 
@@ -64,9 +64,9 @@ def interpolated_head(
     return _InterpolatedHead.apply(stages, base, padded_ends(weights.detach()), norm.weight, norm.bias, norm.num_groups, norm.eps)
 
 
-def _channel_block(norm: nn.GroupNorm) -> int:
+def _channel_block(channels: int, groups: int) -> int:
     """Channels of a program: whole groups, and 32 bytes of a row at least."""
-    return max(norm.num_channels // norm.num_groups, 8)
+    return max(channels // groups, 8)
 
 
 def _row(ends: int) -> int:
@@ -91,7 +91,7 @@ class _InterpolatedHead(torch.autograd.Function):
         ends, positions = weights.shape[0], height * width
         rows = stages.detach().permute(0, 1, 3, 4, 2).contiguous()
         start = base.detach().permute(0, 2, 3, 1).contiguous()
-        block = max(channels // groups, 8)
+        block = _channel_block(channels, groups)
         tile_rows = power_of_two(math.ceil(positions * block / _LANES))
         ctx.sizes = {
             "CHANNELS": channels,

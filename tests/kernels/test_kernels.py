@@ -137,7 +137,7 @@ def test_fused_norms_in_bf16_stay_within_its_rounding():
 @pytest.mark.parametrize("side", [6, 7])
 @pytest.mark.parametrize("ends", [1, 10, 16, 20, 100])
 def test_the_interpolated_head_equals_the_float64_reference(ends: int, side: int, per_sample: bool):
-    """At the sizes of training; float32 sums in another order leave 1e-6, and a ReLU mask that flips at zero 1e-3 of a gradient."""
+    """At the sizes of training; float32 sums in another order leave 1e-6, a ReLU mask that flips at zero 1e-3 of a gradient."""
     errors = head_errors(ends, side, "cuda", batch=256 if ends < 100 else 16, evaluations=13, per_sample=per_sample, poison=True)
     assert errors["output"] < 1e-5 and max(errors.values()) < 5e-3, errors
 
