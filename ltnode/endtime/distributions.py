@@ -151,21 +151,38 @@ class UniformDistribution(TimeDistribution):
 class _LogTimeDistribution(TimeDistribution):
     """A density known on panels in x = log t: integrals by quadrature, quantiles by inversion panel by panel.
 
-    Subclasses give the edges of the panels, (P + 1, *batch) without gradient, and the normalised log-density of x.
+    Subclasses give the edges of the panels, (P + 1, *batch) without gradient, and the normalised log-density of x. Panels are
+    laid when an integral needs them: densities and the divergence of a Gamma that is not truncated do without.
     """
 
     window: tuple[float, float] | None
     prior: GammaDistribution | None
+    _edges: Tensor | None = None
+    _laid_nodes: tuple[Tensor, Tensor, Tensor] | None = None
 
     @abstractmethod
     def _log_density(self, x: Tensor, t: Tensor) -> Tensor:
         """Normalised log-density of x = log t in float64, for x and t of shape (..., *batch)."""
 
-    def _lay_panels(self, edges: Tensor) -> None:
-        """Keep the edges, and x, t = e^x and the weights of integrals over all panels, each (10, P, *batch)."""
-        self.edges = edges
-        x, weights = nodes_between(edges[:-1], edges[1:])
-        self._nodes = x, torch.exp(x), weights
+    @abstractmethod
+    def _lay_panels(self) -> Tensor:
+        """Edges of the panels."""
+
+    # Kept by hand: functools.cached_property takes a lock in Python 3.11, at which torch.compile stops.
+    @property
+    def edges(self) -> Float[Tensor, "edges *batch"]:
+        """Edges of the panels."""
+        if self._edges is None:
+            self._edges = self._lay_panels()
+        return self._edges
+
+    @property
+    def _nodes(self) -> tuple[Tensor, Tensor, Tensor]:
+        """x, t = e^x and the weights of integrals over all panels, each (10, P, *batch)."""
+        if self._laid_nodes is None:
+            x, weights = nodes_between(self.edges[:-1], self.edges[1:])
+            self._laid_nodes = x, torch.exp(x), weights
+        return self._laid_nodes
 
     def _log(self, t: Tensor) -> Tensor:
         # The floor keeps (alpha - 1) / t, the gradient of the log-density, finite for alpha up to 1e4.
@@ -256,7 +273,7 @@ class GammaDistribution(_LogTimeDistribution):
         alpha: shapes, (*batch), positive.
         beta: rates, (*batch), positive.
         window: (low, high) with 0 <= low < high: T is conditioned on falling inside. None: T > 0.
-        prior: (alpha, beta) of the prior, scalars; it is truncated to the same window.
+        prior: (alpha, beta) of the prior, scalars, which is truncated to the same window; or the prior itself.
     """
 
     def __init__(
@@ -264,21 +281,23 @@ class GammaDistribution(_LogTimeDistribution):
         alpha: Float[Tensor, "*batch"],
         beta: Float[Tensor, "*batch"],
         window: tuple[float, float] | None = None,
-        prior: tuple[Float[Tensor, ""], Float[Tensor, ""]] | None = None,
+        prior: tuple[Float[Tensor, ""], Float[Tensor, ""]] | GammaDistribution | None = None,
     ) -> None:
         super().__init__(alpha.shape, torch.promote_types(alpha.dtype, torch.float32), alpha.device)
         self.alpha = alpha
         self.beta = beta
         self.window = window
-        self.prior = None if prior is None else GammaDistribution(*prior, window)
+        self.prior = GammaDistribution(*prior, window) if isinstance(prior, tuple) else prior
         self._alpha, self._beta = alpha.double(), beta.double()
-        self._lay_panels(log_time_panels(alpha, beta, window or (0.0, math.inf)))
         # Taken here, not when first needed: a first use under no_grad must not leave a value without a graph behind.
         if window is None:
             self._log_z = torch.lgamma(self._alpha) - self._alpha * torch.log(self._beta)
         else:
             x, t, weights = self._nodes
             self._log_z = torch.logsumexp(self._alpha * x - self._beta * t + torch.log(weights), dim=(0, 1))
+
+    def _lay_panels(self) -> Tensor:
+        return log_time_panels(self.alpha, self.beta, self.window or (0.0, math.inf))
 
     def _log_density(self, x: Tensor, t: Tensor) -> Tensor:
         return self._alpha * x - self._beta * t - self._log_z
@@ -307,15 +326,17 @@ class GammaMixtureDistribution(_LogTimeDistribution):
         alpha: Float[Tensor, " K"],
         beta: Float[Tensor, " K"],
         window: tuple[float, float] | None = None,
-        prior: tuple[Float[Tensor, ""], Float[Tensor, ""]] | None = None,
+        prior: tuple[Float[Tensor, ""], Float[Tensor, ""]] | GammaDistribution | None = None,
     ) -> None:
         super().__init__(torch.Size(), torch.promote_types(alpha.dtype, torch.float32), alpha.device)
         self.components = GammaDistribution(alpha, beta, window)
         self.log_weights = torch.log_softmax(logits.double(), dim=0)
         self.window = window
-        self.prior = None if prior is None else GammaDistribution(*prior, window)
+        self.prior = GammaDistribution(*prior, window) if isinstance(prior, tuple) else prior
+
+    def _lay_panels(self) -> Tensor:
         # Every panel of the union lies within one panel of each component, so all of them are smooth on it.
-        self._lay_panels(self.components.edges.flatten().sort().values)
+        return self.components.edges.flatten().sort().values
 
     def _log_density(self, x: Tensor, t: Tensor) -> Tensor:
         each = self.components._log_density(x.unsqueeze(-1), t.unsqueeze(-1))

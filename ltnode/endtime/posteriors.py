@@ -87,15 +87,23 @@ class _GammaFamily(EndTime):
     def __init__(self, prior: tuple[float, float], window: tuple[float, float], truncate: bool) -> None:
         super().__init__(checked_window(window), truncate)
         self.register_buffer("prior", torch.tensor(checked_prior(prior)))
+        self._kept_prior: tuple[object, GammaDistribution] | None = None
 
     @property
     def _support(self) -> tuple[float, float] | None:
         return self.window if self.truncate else None
 
     @property
-    def _prior(self) -> tuple[Tensor, Tensor]:
-        alpha, beta = self.get_buffer("prior").unbind()
-        return alpha, beta
+    def _prior(self) -> GammaDistribution:
+        """Kept while its parameters stay: a step of training should not integrate it again."""
+        values = self.get_buffer("prior")
+        if torch.compiler.is_compiling() or values.is_inference():
+            return GammaDistribution(values[0], values[1], self._support)
+        key = (values._version, values.data_ptr(), values.device, values.dtype, self._support)
+        if self._kept_prior is None or self._kept_prior[0] != key:
+            with torch.inference_mode(False), torch.no_grad():
+                self._kept_prior = key, GammaDistribution(values[0], values[1], self._support)
+        return self._kept_prior[1]
 
     def extra_repr(self) -> str:
         """Prior, window and truncation."""
@@ -203,6 +211,10 @@ class AmortizedGammaTime(_GammaFamily):
                 f"the encoder must return (B, 2), log shape and log rate for each input; got {tuple(out.shape)} "
                 f"for an input of shape {tuple(x.shape)}."
             )
+        return self.of_encoding(out)
+
+    def of_encoding(self, out: Float[Tensor, "B 2"]) -> GammaDistribution:
+        """The posteriors of what the encoder returned."""
         alpha, beta = _bounded_exp(out.to(torch.promote_types(out.dtype, torch.float32))).unbind(dim=1)
         return GammaDistribution(alpha, beta, self._support, self._prior)
 

@@ -196,7 +196,7 @@ def _conv_gradients(
     x = inputs.flatten(0, 1).permute(0, 3, 1, 2)
     d = d_outputs.flatten(0, 1).permute(0, 3, 1, 2)
     d_weight = torch.ops.aten.convolution_backward(
-        d, x, weight.to(x.dtype), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False]
+        d, x, torch.empty_like(weight, dtype=x.dtype), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False]
     )[1]
     per_evaluation = d_outputs.sum(dim=1, dtype=torch.float32)
     d_map = torch.tensordot(times, per_evaluation, dims=1).permute(2, 0, 1)
@@ -215,6 +215,13 @@ def storage(precision: Precision) -> torch.dtype:
 
 
 def time_map(kernel: Float[Tensor, "C 1 3 3"], side: int) -> Float[Tensor, "C H W"]:
-    """What a plane of ones contributes through the time channel's kernel."""
-    ones = torch.ones(1, 1, side, side, device=kernel.device, dtype=kernel.dtype)
-    return functional.conv2d(ones, kernel, padding=1)[0]
+    """What a plane of ones contributes through the time channel's kernel: the sum of the taps that fall inside the image."""
+    return (kernel.reshape(-1, 9) @ _taps_inside(side, kernel.device, kernel.dtype)).unflatten(1, (side, side))
+
+
+@cache
+def _taps_inside(side: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "9 positions"]:
+    """Ones where a tap at a position reads the image, zeros where it reads the border."""
+    one_hot = torch.eye(9).reshape(9, 1, 3, 3)
+    inside = functional.conv2d(torch.ones(1, 1, side, side), one_hot, padding=1)[0]
+    return inside.flatten(1).to(device=device, dtype=dtype)

@@ -8,6 +8,7 @@ from functools import cache
 import torch
 from torch import nn
 
+from ltnode.endtime import AmortizedGammaTime
 from ltnode.kernels.conv_trajectory import FieldTensors, Precision, conv_trajectory, time_map
 from ltnode.kernels.interpolated_head import head_fits, interpolated_head, padded_ends
 from ltnode.kernels.norm_relu import is_pooling, run_fused
@@ -131,6 +132,20 @@ def fused_outputs(
     )
     found = stage_weights(tableau, edges, times) if weights is None else weights()
     return _head_outputs(model.head, stages, h, found), squares.mean(dim=1).sqrt()
+
+
+def fused_posterior_terms(
+    model: LatentTimeODE, x: Tensor, times: Tensor, precision: Precision
+) -> tuple[Tensor | None, Tensor | None]:
+    """`LatentTimeODE.posterior_terms` with the encoder of an amortised posterior in fused kernels."""
+    end_time = model.end_time
+    if not isinstance(end_time, AmortizedGammaTime) or not isinstance(end_time.encoder, nn.Sequential):
+        return model.posterior_terms(x, times)
+    reduced = precision == "bf16"
+    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=reduced):
+        inputs = x.to(dtype=torch.bfloat16 if reduced else x.dtype, memory_format=torch.channels_last)
+        encoding = run_fused(end_time.encoder, inputs).float()
+    return model.posterior_terms(x, times, end_time.of_encoding(encoding))
 
 
 def _head_outputs(head: nn.Sequential, stages: Tensor, h: Tensor, weights: Tensor) -> Float[Tensor, "S B C"]:

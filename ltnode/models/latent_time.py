@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ltnode.counter_rng import CounterGenerator
-from ltnode.endtime import EndTime, FixedTime
+from ltnode.endtime import EndTime, FixedTime, TimeDistribution
 from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
@@ -234,11 +234,20 @@ class LatentTimeODE(Model):
         self.loss_parts = replace(parts, loss=parts.loss.detach())
         return parts.loss
 
-    def posterior_terms(self, x: Tensor, times: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Log-densities of the training times and KL(q || p); None for both without a learnt posterior."""
+    def posterior_terms(
+        self, x: Tensor, times: Tensor, distribution: TimeDistribution | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Log-densities of the training times and KL(q || p); None for both without a learnt posterior.
+
+        Args:
+            x: Inputs.
+            times: Training times.
+            distribution: The posterior of x where it is known already.
+        """
         if not self.end_time.learnable:
             return None, None
-        distribution = self.end_time(x if self.end_time.amortized else None)
+        if distribution is None:
+            distribution = self.end_time(x if self.end_time.amortized else None)
         return distribution.log_prob(times.to(x.dtype)), distribution.kl()
 
     def objective_parts(

@@ -18,7 +18,7 @@ from torch import nn
 from ltnode.counter_rng import CounterGenerator
 from ltnode.errors import ConfigError
 from ltnode.models import LatentTimeODE, Model
-from ltnode.models.fused import fused_outputs, stage_weights, why_not_fused
+from ltnode.models.fused import fused_outputs, fused_posterior_terms, stage_weights, why_not_fused
 from ltnode.ode import SolverError, Stats, Status
 from ltnode.ode.replay import replay
 from ltnode.ode.search import Tolerance
@@ -262,8 +262,11 @@ class GraphStep:
             times = self._times(inputs)
             weights = stage_weights(self.tableau, edges, times) if self.fused else None
             timed.record()
-            with autocast(self.config.precision, x.device):
-                posterior = model.posterior_terms(x, times)
+            if self.fused:
+                posterior = fused_posterior_terms(model, x, times, self.config.precision)
+            else:
+                with autocast(self.config.precision, x.device):
+                    posterior = model.posterior_terms(x, times)
         if weights is not None:
 
             def awaited_weights() -> Tensor:
