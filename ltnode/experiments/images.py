@@ -153,27 +153,26 @@ def trained(cell: Cell, places: Places, data: Dataset, device: str | None = None
 
 
 def train_together(cells: Sequence[Cell], places: Places, count: int, device: str | None = None) -> None:
-    """Train cells that are not finished, up to ``count`` side by side; of one precision each time.
+    """Train cells that are not finished, up to ``count`` side by side, those of one precision together.
 
     Args:
         cells: Cells; those whose run is finished are passed over.
         places: Where their run folders are.
-        count: Runs in one process at a time.
+        count: Runs that take turns; where one ends the next begins.
         device: Where to train; None for the best one.
 
     Raises:
-        TrainingError: A run failed; the others of its group were trained to their end.
+        TrainingError: A run failed; the others of its precision were trained to their end.
     """
     left = [cell for cell in cells if state(cell, places, ())[0] in (State.MISSING, State.INTERRUPTED)]
+    sets = {name: load_data(name) for name in {cell.data for cell in left}}
     for precision in sorted({cell.config.precision for cell in left}):
-        alike = [cell for cell in left if cell.config.precision == precision]
-        for group in (alike[first : first + count] for first in range(0, len(alike), count)):
-            sets = {name: load_data(name) for name in {cell.data for cell in group}}
-            jobs = []
-            for cell in group:
-                config = cell.config if device is None else cell.config.replace(device=device)
+        jobs = []
+        for cell in left:
+            config = cell.config if device is None else cell.config.replace(device=device)
+            if config.precision == precision:
                 jobs.append(Job(cell.build(sets[cell.data]), sets[cell.data], config, places.run(cell)))
-            fit_together(jobs, resume=True)
+        fit_together(jobs, resume=True, at_once=count)
 
 
 def import_run(source: Path, cells: Sequence[Cell], runs: Path) -> Cell:

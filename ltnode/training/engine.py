@@ -195,6 +195,7 @@ class Training:
             stopped: Asked before every step; once it says yes, the state is saved and the training ends.
         """
         torch.manual_seed(hash_counters(self.config.seed, self.workers.rank) >> 1)
+        self.began = self.saved_at = time.monotonic()
         with ExitStack() as stack:
             if self.folder is not None and self.workers.is_writer:
                 stack.enter_context(self.folder.locked())
@@ -210,6 +211,10 @@ class Training:
                 error.run = self.result
                 self._end(error.status, str(error))
                 raise
+
+    def release(self) -> None:
+        """Give back what only further steps would need, such as captured graphs."""
+        del self.step_function
 
     def _train(self, stopped: Callable[[], bool]) -> Generator[float | None]:
         config, data, workers = self.config, self.data, self.workers

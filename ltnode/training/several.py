@@ -90,12 +90,13 @@ def fit_seeds(
     return fit_together(jobs, resume=resume)
 
 
-def fit_together(jobs: Sequence[Job], *, resume: bool = False) -> list[Run]:
+def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | None = None) -> list[Run]:
     """Train several models at once, of any kind and on any data, all on one device and in one precision.
 
     Args:
         jobs: What to train.
         resume: Continue the runs that are there, and begin the others.
+        at_once: How many take turns; where one ends the next begins. None: all of them.
 
     Raises:
         TrainingError: A run failed; the others were trained to their end first, and the message names it.
@@ -119,14 +120,15 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False) -> list[Run]:
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(product_precision(configs[0].precision))
+        side_by_side = len(jobs) if at_once is None else max(1, min(at_once, len(jobs)))
         turns = []
         for job, dataset, config in zip(jobs, datasets, configs, strict=True):
             stream = torch.cuda.Stream(device) if device.type == "cuda" else None
             folder = None if job.out is None else Path(job.out)
             with _on(stream):
-                training = Training(job.model, dataset, config, device, workers, folder, None, len(jobs))
+                training = Training(job.model, dataset, config, device, workers, folder, None, side_by_side)
             turns.append(_Turns(str(folder or f"seed {config.seed}"), training, stream))
-        _take_turns(turns, resume)
+        _take_turns(turns, resume, side_by_side)
     return [turn.training.result for turn in turns]
 
 
@@ -140,6 +142,7 @@ class _Turns:
     losses: Generator[float | None] | None = None
     generators: list[Tensor] = field(default_factory=list)
     failure: TrainingError | None = None
+    begun: bool = False
 
     @contextmanager
     def _own_random_numbers(self) -> Generator[None]:
@@ -155,6 +158,7 @@ class _Turns:
     def advance(self) -> float | None:
         """One step; afterwards ``losses`` is None if it was the end."""
         assert self.losses is not None
+        self.begun = True
         with _on(self.stream), self._own_random_numbers():
             try:
                 return next(self.losses)
@@ -169,8 +173,8 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
     return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-def _take_turns(turns: list[_Turns], resume: bool) -> None:
-    """A step of each run after the other, until all have ended."""
+def _take_turns(turns: list[_Turns], resume: bool, at_once: int) -> None:
+    """A step of each run after the other, a few runs at a time, until all have ended."""
     with (
         stop_requests(enabled=True) as stop,
         progress_bar(sum(turn.training.total_steps for turn in turns), shown=True) as advance,
@@ -181,10 +185,14 @@ def _take_turns(turns: list[_Turns], resume: bool) -> None:
             stack.callback(turn.losses.close)
         left = list(turns)
         while left:
-            for turn in left:
+            for turn in left[:at_once]:
                 loss = turn.advance()
                 advance(sum(turn.training.steps_done for turn in turns), loss)
-            left = [turn for turn in left if turn.losses is not None]
+            for turn in left:
+                if turn.losses is None:
+                    turn.training.release()
+            # What waits when a signal comes is not begun.
+            left = [turn for turn in left if turn.losses is not None and (turn.begun or stop.signal is None)]
     if stop.signal is not None:
         signal.raise_signal(stop.signal)
     failed = [turn for turn in turns if turn.failure is not None]

@@ -341,5 +341,13 @@ def test_learns_the_gap_data():
 
 @pytest.mark.slow
 def test_learns_mnist(real_data_root: Path):
-    """6,000 images, test error under 6 %."""
-    assert mnist_error("node-gp", real_data_root, epochs=6) < 0.06
+    """6,000 images, test error under 6 %, by Adam; rates chosen on training images outside the 6,000 (2.2 % wrong there).
+
+    The preset's SGD is made for schedules almost forty times as long. The processes start at the prior, with means of 1e-3, and
+    the mixing weights at 1/64: each one's gradient is proportional to the other, that of the mixing weights far below the noise
+    of the draws, and the log-likelihood stays at -log 10 for 120 steps of 564. Then its rate of 0.1 lets a few features grow to
+    eight times their first range, which pushes three quarters of all values into the lowest sixth of the grid. The steps of Adam
+    do not depend on the size of a gradient.
+    """
+    changes = {"optimizer": "adam", "nesterov": False, "lr": 1e-3, "variational_lr": 0.01}
+    assert mnist_error("node-gp", real_data_root, epochs=6, **changes) < 0.06

@@ -125,6 +125,19 @@ def test_different_models_and_data_train_side_by_side(tmp_path: Path) -> None:
         assert lines(run.path) == lines(alone)  # type: ignore[arg-type]
 
 
+def test_a_queue_of_runs_ends_like_each_alone(tmp_path: Path) -> None:
+    """Two at a time of three runs of different length: the third begins where the first ends; reference: each alone."""
+
+    def jobs(folder: str) -> list[Job]:
+        return [Job(TwoPhaseModel(), DATA, config(seed=n).replace(epochs=n), tmp_path / folder / str(n)) for n in (1, 2, 3)]
+
+    queued = fit_together(jobs("queued"), at_once=2)
+    for job, run in zip(jobs("alone"), queued, strict=True):
+        ltnode.fit(job.model, job.data, job.config, job.out)
+        assert (run.path / "model.safetensors").read_bytes() == (Path(str(job.out)) / "model.safetensors").read_bytes()  # type: ignore[operator]
+        assert run.results["side_by_side"] == 2
+
+
 def test_runs_side_by_side_share_device_and_precision() -> None:
     with pytest.raises(ConfigError, match="one precision, not cpu bf16, cpu fp32"):
         fit_together([Job(TwoPhaseModel(), DATA, config(precision=name)) for name in ("fp32", "bf16")])
