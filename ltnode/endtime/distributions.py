@@ -296,6 +296,11 @@ class GammaDistribution(_LogTimeDistribution):
             x, t, weights = self._nodes
             self._log_z = torch.logsumexp(self._alpha * x - self._beta * t + torch.log(weights), dim=(0, 1))
 
+    @property
+    def in_float64(self) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """Shape, rate and logarithm of the normaliser of ``exp(alpha x - beta e^x)``, x = log t."""
+        return self._alpha, self._beta, self._log_z
+
     def _lay_panels(self) -> Tensor:
         return log_time_panels(self.alpha, self.beta, self.window or (0.0, math.inf))
 

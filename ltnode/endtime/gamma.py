@@ -56,6 +56,12 @@ def _legendre(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return _new_rule(n, device) if torch.compiler.is_compiling() else _kept_rule(n, device)
 
 
+@functools.cache
+def quadrature_rule(device: torch.device) -> Float[Tensor, " twice_nodes"]:
+    """Nodes and weights of the panels' rule on (0, 1) one after the other, for a kernel that integrates by itself."""
+    return torch.cat(_new_rule(_NODES, device))
+
+
 def gamma_kl(
     alpha_q: Float[Tensor, "..."] | float,
     beta_q: Float[Tensor, "..."] | float,

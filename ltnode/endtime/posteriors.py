@@ -94,8 +94,8 @@ class _GammaFamily(EndTime):
         return self.window if self.truncate else None
 
     @property
-    def _prior(self) -> GammaDistribution:
-        """Kept while its parameters stay: a step of training should not integrate it again."""
+    def prior_distribution(self) -> GammaDistribution:
+        """The prior, truncated like q; kept while its parameters stay, so that no step of training integrates it again."""
         values = self.get_buffer("prior")
         if torch.compiler.is_compiling() or values.is_inference():
             return GammaDistribution(values[0], values[1], self._support)
@@ -148,8 +148,11 @@ class GammaTime(_GammaFamily):
 
     def forward(self, x: Tensor | None = None) -> GammaDistribution:
         """The posterior, of batch shape (); ``x`` is not used."""
-        alpha, beta = (p.clamp(_SMALLEST, _LARGEST) for p in (self.alpha, self.beta))
-        return GammaDistribution(alpha, beta, self._support, self._prior)
+        return GammaDistribution(*self.shape_and_rate(), self._support, self.prior_distribution)
+
+    def shape_and_rate(self) -> tuple[Tensor, Tensor]:
+        """Both 0-dim, in their range."""
+        return self.alpha.clamp(_SMALLEST, _LARGEST), self.beta.clamp(_SMALLEST, _LARGEST)
 
     @torch.no_grad()
     def constrain_(self) -> None:
@@ -211,12 +214,13 @@ class AmortizedGammaTime(_GammaFamily):
                 f"the encoder must return (B, 2), log shape and log rate for each input; got {tuple(out.shape)} "
                 f"for an input of shape {tuple(x.shape)}."
             )
-        return self.of_encoding(out)
+        return GammaDistribution(*self.shape_and_rate(out), self._support, self.prior_distribution)
 
-    def of_encoding(self, out: Float[Tensor, "B 2"]) -> GammaDistribution:
-        """The posteriors of what the encoder returned."""
-        alpha, beta = _bounded_exp(out.to(torch.promote_types(out.dtype, torch.float32))).unbind(dim=1)
-        return GammaDistribution(alpha, beta, self._support, self._prior)
+    @staticmethod
+    def shape_and_rate(encoding: Float[Tensor, "B 2"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
+        """Of what the encoder returned."""
+        alpha, beta = _bounded_exp(encoding.to(torch.promote_types(encoding.dtype, torch.float32))).unbind(dim=1)
+        return alpha, beta
 
     def _named_values(self, q: TimeDistribution) -> dict[str, Tensor]:
         assert isinstance(q, GammaDistribution)
@@ -258,7 +262,7 @@ class GammaMixtureTime(_GammaFamily):
     def forward(self, x: Tensor | None = None) -> GammaMixtureDistribution:
         """The posterior, of batch shape (); ``x`` is not used."""
         alpha, beta = (p.clamp(_SMALLEST, _LARGEST) for p in (self.alpha, self.beta))
-        return GammaMixtureDistribution(self.logits, alpha, beta, self._support, self._prior)
+        return GammaMixtureDistribution(self.logits, alpha, beta, self._support, self.prior_distribution)
 
     @torch.no_grad()
     def constrain_(self) -> None:

@@ -46,7 +46,7 @@ def shared_bytes(side: int) -> int:
 
 def _compiled_for(problem: Problem, side: int, device: torch.device) -> nvrtc.Kernels:
     defines = (("SIDE", side), ("STAGES", problem.tableau.stages), ("SAVE", int(problem.save)))
-    return nvrtc.compiled(defines, device.index if device.index is not None else torch.cuda.current_device())
+    return nvrtc.compiled("conv_trajectory", defines, device.index if device.index is not None else torch.cuda.current_device())
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ class CudaError(RuntimeError):
     """The CUDA driver or compiler refused something."""
 
 
-def source_text() -> str:
-    """The trajectory's source with the instructions it uses."""
-    return (_FOLDER / "primitives.cuh").read_text("utf-8") + (_FOLDER / "conv_trajectory.cu").read_text("utf-8")
+def source_text(name: str) -> str:
+    """A source of this folder with the instructions it uses."""
+    return (_FOLDER / "primitives.cuh").read_text("utf-8") + (_FOLDER / f"{name}.cu").read_text("utf-8")
 
 
 def why_unavailable() -> str | None:
@@ -52,12 +52,12 @@ def why_unavailable() -> str | None:
 
 
 @cache
-def compiled(defines: tuple[tuple[str, int], ...], device: int) -> CudaKernels:
-    """The trajectory's kernels for given constants on a device; made once per process, machine code once per user."""
+def compiled(name: str, defines: tuple[tuple[str, int], ...], device: int) -> CudaKernels:
+    """The kernels of a source for given constants on a device; made once per process, machine code once per user."""
     major, minor = torch.cuda.get_device_capability(device)
     options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", *(f"-D{name}={value}" for name, value in defines)]
     with torch.cuda.device(device):
-        return CudaKernels(machine_code(source_text(), options))
+        return CudaKernels(machine_code(source_text(name), options))
 
 
 def machine_code(source: str, options: Sequence[str], folder: Path | None = None) -> bytes:
@@ -101,7 +101,7 @@ def _compile(source: str, options: Sequence[str]) -> bytes:
         library.nvrtcGetErrorString.restype = ctypes.c_char_p
         raise CudaError(f"{library.nvrtcGetErrorString(status).decode()}: {log.value.decode(errors='replace')[:2000]}")
 
-    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"conv_trajectory.cu", 0, None, None))
+    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None))
     try:
         check(library.nvrtcCompileProgram(program, len(texts), (ctypes.c_char_p * len(texts))(*texts)))
         size = ctypes.c_size_t()

@@ -1,4 +1,4 @@
-// What conv_trajectory.cu needs of the machine: warp-wide instructions of compute capability 8.0 and later.
+// What the sources of this folder need of the machine: warp-wide instructions of compute capability 8.0 and later.
 
 #define SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
 

@@ -8,7 +8,9 @@ from functools import cache
 import torch
 from torch import nn
 
-from ltnode.endtime import AmortizedGammaTime
+from ltnode.endtime import AmortizedGammaTime, GammaDistribution, GammaTime
+from ltnode.endtime.gamma import quadrature_rule
+from ltnode.kernels import gamma_posterior
 from ltnode.kernels.conv_trajectory import FieldTensors, Precision, conv_trajectory, time_map
 from ltnode.kernels.interpolated_head import head_fits, interpolated_head, padded_ends
 from ltnode.kernels.norm_relu import is_pooling, run_fused
@@ -137,15 +139,27 @@ def fused_outputs(
 def fused_posterior_terms(
     model: LatentTimeODE, x: Tensor, times: Tensor, precision: Precision
 ) -> tuple[Tensor | None, Tensor | None]:
-    """`LatentTimeODE.posterior_terms` with the encoder of an amortised posterior in fused kernels."""
+    """`LatentTimeODE.posterior_terms` with encoder, densities and divergence in fused kernels where there are any."""
     end_time = model.end_time
-    if not isinstance(end_time, AmortizedGammaTime) or not isinstance(end_time.encoder, nn.Sequential):
+    if isinstance(end_time, AmortizedGammaTime) and isinstance(end_time.encoder, nn.Sequential):
+        alpha, beta = end_time.shape_and_rate(_encoding(end_time.encoder, x, precision))
+    elif isinstance(end_time, GammaTime):
+        alpha, beta = end_time.shape_and_rate()
+    else:
         return model.posterior_terms(x, times)
+    prior = end_time.prior_distribution
+    if gamma_posterior.why_not(alpha, times) is not None:
+        q = GammaDistribution(alpha, beta, prior.window, prior)
+        return q.log_prob(times), q.kl()
+    family = gamma_posterior.Family(prior.window, prior.in_float64, quadrature_rule(alpha.device))
+    return gamma_posterior.posterior_terms(alpha, beta, times, family)
+
+
+def _encoding(encoder: nn.Sequential, x: Tensor, precision: Precision) -> Float[Tensor, "B 2"]:
     reduced = precision == "bf16"
     with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=reduced):
         inputs = x.to(dtype=torch.bfloat16 if reduced else x.dtype, memory_format=torch.channels_last)
-        encoding = run_fused(end_time.encoder, inputs).float()
-    return model.posterior_terms(x, times, end_time.of_encoding(encoding))
+        return run_fused(encoder, inputs).float()
 
 
 def _head_outputs(head: nn.Sequential, stages: Tensor, h: Tensor, weights: Tensor) -> Float[Tensor, "S B C"]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ltnode.counter_rng import CounterGenerator
-from ltnode.endtime import EndTime, FixedTime, TimeDistribution
+from ltnode.endtime import EndTime, FixedTime
 from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
@@ -28,6 +28,7 @@ from ltnode.objective import (
     resolve_kl_weight,
 )
 from ltnode.ode import TABLEAUS, KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
+from ltnode.ode.replay import Replayer
 from ltnode.typing import Float, Tensor
 
 _CALIBRATION_SAMPLES = 512
@@ -193,7 +194,17 @@ class LatentTimeODE(Model):
             recompute=o.recompute,
             clip_last=o.clip_last,
             max_steps=o.max_steps,
+            replayer=self._replayer(h, times) if isinstance(grid, KeptGrid) else None,
         )
+
+    def _replayer(self, h: Tensor, times: Tensor) -> Replayer | None:
+        """The fused kernels where they can step over the kept grid; None for the layers of the field."""
+        if h.device.type != "cuda" or self.solver.recompute:
+            return None
+        from ltnode.models.fused_solve import fused_replayer  # which knows this class
+
+        o = self.solver
+        return fused_replayer(self.field, h, times, o.method, o.rtol, o.atol)
 
     def _training_grid(self) -> KeptGrid | list[float] | None:
         o = self.solver
@@ -234,20 +245,11 @@ class LatentTimeODE(Model):
         self.loss_parts = replace(parts, loss=parts.loss.detach())
         return parts.loss
 
-    def posterior_terms(
-        self, x: Tensor, times: Tensor, distribution: TimeDistribution | None = None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Log-densities of the training times and KL(q || p); None for both without a learnt posterior.
-
-        Args:
-            x: Inputs.
-            times: Training times.
-            distribution: The posterior of x where it is known already.
-        """
+    def posterior_terms(self, x: Tensor, times: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Log-densities of the training times and KL(q || p); None for both without a learnt posterior."""
         if not self.end_time.learnable:
             return None, None
-        if distribution is None:
-            distribution = self.end_time(x if self.end_time.amortized else None)
+        distribution = self.end_time(x if self.end_time.amortized else None)
         return distribution.log_prob(times.to(x.dtype)), distribution.kl()
 
     def objective_parts(

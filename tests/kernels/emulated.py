@@ -26,11 +26,8 @@ template <typename... A>
 static void call(void (*kernel)(A...), void** a, int blocks, int threads, int bytes) {
     call(kernel, a, blocks, threads, bytes, std::index_sequence_for<A...>());
 }
-extern "C" void emulate(const char* name, int blocks, int threads, int bytes, void** a) {
-    if (!std::strcmp(name, "pack_weights")) call(pack_weights, a, blocks, threads, bytes);
-    if (!std::strcmp(name, "forward")) call(forward, a, blocks, threads, bytes);
-    if (!std::strcmp(name, "backward")) call(backward, a, blocks, threads, bytes);
-}
+#define KERNEL(kernel) if (!std::strcmp(name, #kernel)) call(kernel, a, blocks, threads, bytes);
+extern "C" void emulate(const char* name, int blocks, int threads, int bytes, void** a) { KERNELS }
 """
 
 
@@ -47,12 +44,12 @@ class EmulatedKernels:
 
 
 @cache
-def _library(side: int, stages: int, save: bool) -> EmulatedKernels:
+def _library(name: str, kernels: tuple[str, ...], defines: tuple[str, ...] = ()) -> EmulatedKernels:
     assert COMPILER is not None
     folder = Path(mkdtemp(prefix="ltnode-emulation-"))
-    source = (Path(nvrtc.__file__).parent / "conv_trajectory.cu").read_text()
-    (folder / "kernels.cpp").write_text(f'#include <utility>\n#include "{_HERE / "emulation.h"}"\n{source}\n{_EXPORT}')
-    defines = [f"-DSIDE={side}", f"-DSTAGES={stages}", f"-DSAVE={int(save)}"]
+    source = (Path(nvrtc.__file__).parent / f"{name}.cu").read_text()
+    listed = f"#define KERNELS {' '.join(f'KERNEL({kernel})' for kernel in kernels)}"
+    (folder / "kernels.cpp").write_text(f'#include <utility>\n#include "{_HERE / "emulation.h"}"\n{source}\n{listed}\n{_EXPORT}')
     command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", "-w", *defines, "kernels.cpp", "-o", "kernels.so"]
     subprocess.run(command, cwd=folder, check=True)
     return EmulatedKernels(folder / "kernels.so")
@@ -61,4 +58,11 @@ def _library(side: int, stages: int, save: bool) -> EmulatedKernels:
 def emulated(problem: Problem, side: int, device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.conv_trajectory_cuda.CudaTrajectory`."""
     assert device.type == "cpu"
-    return _library(side, problem.tableau.stages, problem.save)
+    defines = (f"-DSIDE={side}", f"-DSTAGES={problem.tableau.stages}", f"-DSAVE={int(problem.save)}")
+    return _library("conv_trajectory", ("pack_weights", "forward", "backward"), defines)
+
+
+def emulated_posterior(device: torch.device) -> EmulatedKernels:
+    """Stands in for the compiled kernels of `ltnode.kernels.gamma_posterior`."""
+    assert device.type == "cpu"
+    return _library("gamma_posterior", ("posterior_forward", "posterior_backward"))

@@ -1,4 +1,4 @@
-// conv_trajectory.cu on a CPU: every CUDA thread is a fibre, warp-wide instructions and barriers wait for all that take part.
+// CUDA sources on a CPU: every CUDA thread is a fibre, warp-wide instructions and barriers wait for all that take part.
 
 #include <ucontext.h>
 
@@ -11,7 +11,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __global__
-#define __launch_bounds__(threads, blocks)
+#define __launch_bounds__(...)
 
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
