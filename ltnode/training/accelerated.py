@@ -17,6 +17,7 @@ from torch import nn
 
 from ltnode.counter_rng import CounterGenerator
 from ltnode.errors import ConfigError
+from ltnode.kernels.masked_sgd import Rule, masked_sgd
 from ltnode.models import LatentTimeODE, Model
 from ltnode.models.fused import fused_outputs, fused_posterior_terms, stage_weights, why_not_fused
 from ltnode.ode import SolverError, Stats, Status
@@ -131,11 +132,9 @@ class _FlatSGD:
     def update(self, gradients: tuple[Tensor, ...], valid: Tensor) -> None:
         """One step where ``valid`` holds; parameters and momentum stay as they are where it does not."""
         p = torch.cat([q.reshape(-1) for q in self.parameters])
-        d = torch.cat([g.reshape(-1) for g in gradients]) + self._decay * p
-        momentum = self._momentum_factor * self._momentum + d
-        change = d + self._momentum_factor * momentum if self._nesterov else momentum
-        new = torch.where(valid, p - self._rates * change, p)
-        self._momentum.copy_(torch.where(valid, momentum, self._momentum))
+        d = torch.cat([g.reshape(-1) for g in gradients])
+        rule = Rule(self._rates, self._decay, self._momentum_factor, self._nesterov)
+        new = masked_sgd(p, d, self._momentum, valid, rule)
         parts = [part.view_as(q) for part, q in zip(new.split(self._sizes), self.parameters, strict=True)]
         torch._foreach_copy_(list[Tensor](self.parameters), parts)
 

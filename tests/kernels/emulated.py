@@ -66,3 +66,9 @@ def emulated_posterior(device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.gamma_posterior`."""
     assert device.type == "cpu"
     return _library("gamma_posterior", ("posterior_forward", "posterior_backward"))
+
+
+def emulated_sgd(device: torch.device) -> EmulatedKernels:
+    """Stands in for the compiled kernel of `ltnode.kernels.masked_sgd`."""
+    assert device.type == "cpu"
+    return _library("masked_sgd", ("masked_sgd",))
