@@ -29,6 +29,7 @@ import torch
 
 import ltnode
 from ltnode.training import TrainConfig, fit_seeds, train_preset
+from ltnode.training.provenance import source_state
 from ltnode.training.step import product_precision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the comparisons are those of the tests
@@ -194,7 +195,7 @@ def main() -> None:
     options = parser.parse_args()
     on_cuda = torch.device(options.device).type == "cuda"
     machine = torch.cuda.get_device_name() if on_cuda else f"CPU, {torch.get_num_threads()} threads: a rehearsal only"
-    result: dict[str, Any] = {"device": machine, "torch": torch.__version__, "ltnode": ltnode.__version__}
+    result: dict[str, Any] = {"device": machine, "torch": torch.__version__, **source_state(), "ltnode": ltnode.__version__}
     print(f"{machine}, torch {torch.__version__}; relative errors against float64, the largest over {list(options.steps)} steps")
 
     def record(key: str, value: Any) -> None:

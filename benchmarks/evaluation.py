@@ -20,6 +20,7 @@ import torch
 import ltnode
 from ltnode.evaluation import default_protocols
 from ltnode.evaluation.subject import Subject
+from ltnode.training.provenance import source_state
 
 MOST_SECONDS = 120.0
 
@@ -81,7 +82,13 @@ def main() -> None:
     verdict = f"at most {MOST_SECONDS:g}: {judged}" if whole else "not the whole evaluation"
     print(f"all          {total:8.2f} s   {verdict}")
     if options.json:
-        record = {"machine": machine, "torch": torch.__version__, "ltnode": ltnode.__version__, "run": str(options.run)}
+        record = {
+            "machine": machine,
+            "torch": torch.__version__,
+            **source_state(),
+            "ltnode": ltnode.__version__,
+            "run": str(options.run),
+        }
         options.json.write_text(json.dumps(record | {"limit": options.limit, "seconds": total, "rows": rows}, indent=1) + "\n")
 
 

@@ -24,6 +24,7 @@ import torch
 
 import ltnode
 from ltnode.endtime import FixedTime
+from ltnode.training.provenance import source_state
 
 SAMPLES = 10
 END = 3.0
@@ -124,7 +125,13 @@ def main() -> None:
     for claim, value in claims.items():
         print(f"{claim}: {value:.3f}")
     if options.json:
-        record = {"machine": machine, "torch": torch.__version__, "ltnode": ltnode.__version__, "run": str(options.run or "")}
+        record = {
+            "machine": machine,
+            "torch": torch.__version__,
+            **source_state(),
+            "ltnode": ltnode.__version__,
+            "run": str(options.run or ""),
+        }
         options.json.write_text(json.dumps(record | {"rows": rows, "claims": claims}, indent=1) + "\n")
 
 

@@ -31,6 +31,7 @@ import ltnode
 from ltnode.training import TrainConfig
 from ltnode.training.accelerated import GraphStep
 from ltnode.training.batches import Batch
+from ltnode.training.provenance import source_state
 from ltnode.training.step import make_optimizers
 
 FIVE_STEPS = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
@@ -42,6 +43,10 @@ def fresh_memory() -> None:
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+
+
+SETTLING = 300
+"""Steps before a loop is timed."""
 
 
 def synthetic_batch(spec: Any, batch: int, device: str, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,8 +109,11 @@ def time_graph(
     work()
     torch.cuda.synchronize()
     ready = time.perf_counter() - start
-    graph = next(iter(step._graphs.values())).graph
+    # A young grid is still tried with fewer steps, which captures again: wait until that is over.
+    for _ in range(SETTLING):
+        work()
     n = len(step.kept.edges) - 1
+    graph = step._graphs[(256, n)].graph
     return {
         "way": f"{name} {'fused' if fused else 'graph'} {precision}, {data}, " + (f"{n} steps" if edges else "balanced grid"),
         "device_ms": milliseconds(graph.replay, repeats),
@@ -313,7 +321,7 @@ def main() -> None:
         print(time_graph("lt-node", "cifar10", "bf16", True, FIVE_STEPS, 1)["start_s"])
         return
     rows: list[dict[str, Any]] = []
-    record: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+    record: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, **source_state(), "rows": rows}
 
     def save() -> None:
         record["claims"] = claims(rows)

@@ -131,7 +131,7 @@ def test_seeds_side_by_side_end_like_runs_alone(tmp_path: Path):
         loaded = ltnode.load(b.path)
         assert all(torch.equal(p.detach().cpu(), weights(b)[name]) for name, p in loaded.named_parameters())
     # Another seed is another training: the tolerance above means something.
-    assert distance(change(alone[0], 0), change(together[1], 1)) > 0.5
+    assert distance(change(alone[0], 0), change(together[1], 1)) > 0.2
 
 
 @pytest.mark.parametrize("name", ["lt-node", "alt-node", "node"])
