@@ -212,10 +212,15 @@ def test_the_precision_is_that_of_the_convolutions(passes: list[str], monkeypatc
     for allowed, precision in ((True, "tf32"), (False, "fp32")):
         monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", allowed)
         assert solve() == [precision]
-    for dtype, found in ((torch.bfloat16, ["bf16"]), (torch.float16, [])):
-        monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: True)
-        monkeypatch.setattr(torch, "get_autocast_dtype", lambda device, dtype=dtype: dtype)
-        assert solve() == found
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    try:  # torch.autocast("cuda") does nothing where there is no CUDA
+        torch.set_autocast_enabled("cuda", True)
+        for dtype, found in ((torch.bfloat16, ["bf16"]), (torch.float16, [])):
+            torch.set_autocast_dtype("cuda", dtype)
+            assert solve() == found
+    finally:
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
 
 
 class SubField(ConvField):
