@@ -132,6 +132,7 @@ def judge_best(
     higher: bool,
     printed: Mapping[str, Printed | None] | None = None,
     name: str = "",
+    beats: str = "better",
 ) -> Judgement:
     """That one model is better than each of several others.
 
@@ -143,6 +144,7 @@ def judge_best(
         higher: Whether larger numbers are better.
         printed: What the paper prints, by name.
         name: The candidate's, for ``printed``.
+        beats: Word for one that reverses the claim.
     """
     if candidate is None:
         absent = [other for other, numbers in others.items() if numbers is None]
@@ -155,7 +157,7 @@ def judge_best(
     by = {verdict: [other for other, judged in single.items() if judged.verdict is verdict] for verdict in Verdict}
     missing = f"missing: {', '.join(by[Verdict.MISSING])}" if by[Verdict.MISSING] else ""
     if by[Verdict.REVERSED]:
-        return Judgement(Verdict.REVERSED, one_seed, _joined(f"{', '.join(by[Verdict.REVERSED])} better", missing))
+        return Judgement(Verdict.REVERSED, one_seed, _joined(f"{', '.join(by[Verdict.REVERSED])} {beats}", missing))
     if by[Verdict.NOT_REPRODUCED]:
         close = f"within the spread of {', '.join(by[Verdict.NOT_REPRODUCED])}"
         return Judgement(Verdict.NOT_REPRODUCED, one_seed, _joined(close, missing))

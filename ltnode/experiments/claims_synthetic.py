@@ -10,7 +10,7 @@ from typing import Any
 from ltnode.experiments import motivating, selection
 from ltnode.experiments.claims_evidence import Claim, judged, versus
 from ltnode.experiments.claims_rules import MISSING, Judgement, Measured, Verdict, judge_best, judge_number, judge_order
-from ltnode.experiments.synthetic import ITERATIONS, read_results
+from ltnode.experiments.synthetic import ITERATIONS, has_full_length, read_results
 from ltnode.report.naming import model_title
 from ltnode.report.published import Printed, Published
 
@@ -32,7 +32,7 @@ def synthetic_claims(folder: Path, published: Published) -> list[Claim]:
         published: What the paper prints.
     """
     everything = _read(folder, "synthetic-*.json")
-    results = [r for r in everything if r.get("iterations") == ITERATIONS]
+    results = [r for r in everything if has_full_length(r)]
     by_name = {name: [r for r in results if r["variant"] == name] for name in dict.fromkeys(r["variant"] for r in results)}
     selected = [r for r in _read(folder, "selection-*.json") if r.get("iterations") == ITERATIONS]
     tasks = [r for r in _read(folder, "motivating-*.json") if r.get("steps") == motivating.STEPS]
@@ -67,7 +67,7 @@ def _entropies(results: Results, published: Published) -> Iterator[Claim]:
         text = f"{model_title(name)}: mean entropy E in (-0.5, 0.5), in nats"
         yield judged(f"synthetic-entropy.{name}", SECTION, text, _command(name), f"{value:g}", shown, [ours], verdict)
     others = {model_title(name): number for name, number in found.items() if name != "lt-node"}
-    verdict = judge_best(found.get("lt-node"), others, True)
+    verdict = judge_best(found.get("lt-node"), others, True, beats="with more")
     text = "LT-NODE has the largest E"
     yield judged("synthetic-order", SECTION, text, _command(*printed), "claimed", versus(found, 2), found.values(), verdict)
 
@@ -109,7 +109,7 @@ def _fits(results: Results) -> Iterator[Claim]:
     text = "ALT-NODE fits the data better than LT-NODE (RMSE)"
     yield judged("synthetic-fit-alt", SECTION, text, _command(*pair), "claimed", versus(pair, 3), pair.values(), verdict)
     others = {model_title(name): number for name, number in rmse.items() if name != "uni-node"}
-    verdict = judge_best(rmse["uni-node"], others, True)
+    verdict = judge_best(rmse["uni-node"], others, True, beats="with a worse fit")
     text = "Uni-NODE fits the data worse than the other models (RMSE)"
     yield judged("synthetic-fit-uni", SECTION, text, _command(*rmse), "claimed", versus(rmse, 3), rmse.values(), verdict)
 

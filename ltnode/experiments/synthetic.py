@@ -88,6 +88,12 @@ VARIANTS = {
 }
 
 
+def has_full_length(result: Mapping[str, Any]) -> bool:
+    """Whether a result is of a whole training: the paper's 3,000 iterations, or the 600 of NODE-GP's own schedule."""
+    variant = VARIANTS.get(result.get("variant", ""))
+    return variant is not None and result.get("iterations") == variant.config(0, ITERATIONS).epochs
+
+
 def chosen(names: Iterable[str]) -> list[Variant]:
     """The variants of these names, in the order of `VARIANTS`; all of them for none."""
     wanted = list(names)
