@@ -11,13 +11,14 @@ from gpytorch.kernels import RBFKernel, ScaleKernel
 from gpytorch.means import ConstantMean
 from gpytorch.models import ApproximateGP
 from gpytorch.priors import SmoothedBoxPrior
-from gpytorch.utils.interpolation import Interpolation
 from gpytorch.variational import CholeskyVariationalDistribution, GridInterpolationVariationalStrategy
 from torch import nn
 
 from ltnode.typing import Float, Tensor
 
 _SMALLEST_VARIANCE = 1e-10
+_JITTER = 1e-3
+"""On the diagonal of the prior, as gpytorch's strategy for grids has it."""
 
 
 class GridGPs(ApproximateGP):  # type: ignore[misc]
@@ -26,6 +27,9 @@ class GridGPs(ApproximateGP):  # type: ignore[misc]
     ``q(u_d) = N(m_d, L_d L_d^T)`` with full Cholesky factors; all share a constant mean and an RBF kernel with output scale,
     whose length scale has a SmoothedBox prior on (1/e, e). With the cubic interpolation weights w(z) of a feature value z,
     ``f_d(z) ~ N(w^T m_d, |L_d^T w|^2)``.
+
+    gpytorch holds parameters, constraints and prior; what a training step needs of it is written out here in a few operations,
+    since on a GPU a step costs as much as it has launches.
 
     Args:
         features: F.
@@ -36,6 +40,8 @@ class GridGPs(ApproximateGP):  # type: ignore[misc]
     def __init__(self, features: int, grid_size: int, bound: float) -> None:
         q = CholeskyVariationalDistribution(grid_size, batch_shape=torch.Size([features]))
         super().__init__(GridInterpolationVariationalStrategy(self, grid_size, [(-bound, bound)], q))
+        # gpytorch puts one point beyond each bound.
+        self._spacing = 2 * bound * grid_size / ((grid_size - 1) * (grid_size - 2))
         prior = SmoothedBoxPrior(math.exp(-1), math.exp(1), sigma=0.1, transform=torch.exp)
         self.mean_module = ConstantMean()
         self.covar_module = ScaleKernel(RBFKernel(lengthscale_prior=prior))
@@ -52,26 +58,48 @@ class GridGPs(ApproximateGP):  # type: ignore[misc]
         return MultivariateNormal(self.mean_module(z), self.covar_module(z))
 
     def marginals(self, z: Float[Tensor, "B F"]) -> tuple[Float[Tensor, "B F"], Float[Tensor, "B F"]]:
-        """Mean and variance of f_d(z_d) for every input; values must lie within the grid's bounds.
+        """Mean and variance of f_d(z_d) for every input; values must lie between the grid's second and last but one point.
 
         The same as ``self(z.T[..., None])`` of gpytorch; its lazy operator gathers 16 entries of every covariance, where one
         batched product with the Cholesky factors does.
         """
-        grid = self.variational_strategy.grid
-        indices, weights = Interpolation().interpolate(grid, z.T.reshape(-1, 1))
-        w = z.new_zeros(indices.shape[0], grid.shape[0]).scatter_add(1, indices, weights)
-        w = w.reshape(z.shape[1], z.shape[0], -1)
+        w = self._interpolation(z.T)
         q = self.variational_strategy._variational_distribution
-        mean = torch.einsum("fbm,fm->bf", w, q.variational_mean)
+        mean = torch.bmm(w, q.variational_mean.unsqueeze(-1)).squeeze(-1)
         spread = torch.bmm(w, q.chol_variational_covar.tril())
-        return mean, spread.square().sum(dim=-1).T.clamp_min(_SMALLEST_VARIANCE)
+        return mean.T, spread.square().sum(dim=-1).T.clamp_min(_SMALLEST_VARIANCE)
+
+    def _interpolation(self, z: Float[Tensor, "F B"]) -> Float[Tensor, "F B M"]:
+        """Weights of all grid points: Keys' cubic kernel of the distance u in units of the grid's spacing.
+
+        ``1.5 u^3 - 2.5 u^2 + 1`` below 1, ``-0.5 u^3 + 2.5 u^2 - 4 u + 2`` below 2, else 0: with a = (2 - u)+ and b = (1 - u)+
+        that is ``a^2 (a - 1) / 2 + b^2 (1 - 2 b)``, without a case to tell apart.
+        """
+        u = ((z.unsqueeze(-1) - self.variational_strategy.grid.squeeze(-1)) / self._spacing).abs()
+        a, b = (2 - u).relu(), (1 - u).relu()
+        return 0.5 * a.square() * (a - 1) + b.square() * (1 - 2 * b)
 
     def kl(self) -> Tensor:
-        """``sum_d KL(q(u_d) || p(u))``, 0-dim."""
-        self._forget()
-        divergence = self.variational_strategy.kl_divergence().sum()
-        self._forget()
-        return divergence
+        """``sum_d KL(q(u_d) || p(u))``, 0-dim.
+
+        All processes have one prior N(c, K), so one Cholesky factor C of K serves them: with D = F M,
+        ``(sum_d |C^-1 L_d|^2 + |C^-1 (m_d - c)|^2 - log |L_d L_d^T| + log |K|) / 2 - D / 2``. In float64, which costs nothing at
+        this size: with its jitter K is then positive definite beyond doubt, whatever scales training finds.
+        """
+        q = self.variational_strategy._variational_distribution
+        factors, mean = q.chol_variational_covar.tril().double(), q.variational_mean.double()
+        features, points = mean.shape
+        grid = self.variational_strategy.grid.double()
+        kernel = self.covar_module
+        scaled = (grid - grid.T) / kernel.base_kernel.lengthscale.double()
+        jitter = _JITTER * torch.eye(points, dtype=torch.float64, device=grid.device)
+        prior = kernel.outputscale.double() * torch.exp(-0.5 * scaled.square()) + jitter
+        root = torch.linalg.cholesky_ex(prior).L  # whose check would wait for the device
+        columns = torch.cat([factors.transpose(0, 1).flatten(1), (mean - self.mean_module.constant.double()).T], dim=1)
+        white = torch.linalg.solve_triangular(root, columns, upper=False)
+        log_volume = factors.diagonal(dim1=-2, dim2=-1).abs().log().sum()
+        divergence = 0.5 * white.square().sum() + features * root.diagonal().log().sum() - log_volume - 0.5 * features * points
+        return divergence.to(q.variational_mean.dtype)
 
     def log_prior(self) -> Tensor:
         """Log-density of the kernel parameters' priors, 0-dim."""

@@ -196,7 +196,8 @@ class NodeGP(Model):
             mean, variance = self._mixed(mean, variance)
             at_mean = self.likelihood.log_prob(mean.unsqueeze(0), y)
             return (at_mean - 0.5 * variance.squeeze(1) / self.likelihood.noise_std.square()).mean()
-        f = torch.distributions.Normal(mean, variance.sqrt()).rsample(torch.Size([self.gp.training_samples]))
+        # Checked arguments would have to be read, and the device waited for.
+        f = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False).rsample(torch.Size([self.gp.training_samples]))
         return self.likelihood.log_prob(self.mixing(f), y).mean()
 
     def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
