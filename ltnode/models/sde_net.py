@@ -181,7 +181,7 @@ class SDENet(Model):
         else:
             raise InputError(unknown_name("phase", phase, self.phases))
         value = loss.detach()
-        self.loss_parts = LossParts(value, -value, torch.zeros_like(value), 0.0, x.new_tensor([self.sde.edges[-1]]))
+        self.loss_parts = LossParts(value, -value, torch.zeros_like(value), 0.0, x.new_full((1,), self.sde.edges[-1]))
         return loss
 
     def _negative_log_likelihood(self, x: Tensor, y: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from ltnode.errors import InputError
-from ltnode.ode.step import Field, evaluate, time_dtype
+from ltnode.ode.step import Field, evaluate, time_on
 from ltnode.typing import Float, Tensor
 
 
@@ -40,9 +40,6 @@ def euler_maruyama(
         raise InputError(f"noise must hold one row for each of the {len(widths)} steps, not {noise.shape[0]}")
     y = y0
     for left, h, z in zip(edges, widths, noise, strict=False):
-        if isinstance(diffusion, torch.Tensor):
-            scale = diffusion
-        else:
-            scale = diffusion(torch.as_tensor(left, dtype=time_dtype(y.dtype), device=y.device), y)
+        scale = diffusion if isinstance(diffusion, torch.Tensor) else diffusion(time_on(y, left), y)
         y = torch.add(y, evaluate(drift, left, y), alpha=h) + math.sqrt(h) * scale * z
     return y

@@ -30,10 +30,16 @@ def time_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
+def time_on(y: Tensor, t: Time) -> Tensor:
+    """Time as a tensor on the state's device; a number is filled in there, since a copy would wait for the device."""
+    if isinstance(t, torch.Tensor):
+        return t.to(dtype=time_dtype(y.dtype), device=y.device)
+    return torch.full((), t, dtype=time_dtype(y.dtype), device=y.device)
+
+
 def evaluate(f: Field, t: Time, y: Tensor) -> Tensor:
     """The field at (t, y), with t as a tensor on the state's device and the result checked and in the state's dtype."""
-    t = torch.as_tensor(t, dtype=time_dtype(y.dtype), device=y.device)
-    k = f(t, y)
+    k = f(time_on(y, t), y)
     if not isinstance(k, torch.Tensor) or k.shape != y.shape:
         got = tuple(k.shape) if isinstance(k, torch.Tensor) else type(k).__name__
         raise InputError(f"the field returned {got} for a state of shape {tuple(y.shape)}; dy/dt must have the shape of y")
