@@ -2,13 +2,16 @@
 
 The grid of the previous steps is replayed and its embedded error comes out of the same pass. Inside a graph nothing can be
 decided on the host, so a pass whose error check fails masks its own update on the device; the host sees it a few steps later,
-counts it and searches a new grid. The eager step is the reference.
+counts it and searches a new grid. The eager step is the reference, and what training falls back to where a model's own parts
+cannot be captured.
 """
 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,19 +19,20 @@ import torch
 from torch import nn
 
 from ltnode.counter_rng import CounterGenerator
-from ltnode.errors import ConfigError
+from ltnode.errors import ConfigError, InputError, LTNodeError
 from ltnode.kernels.masked_sgd import Rule, masked_sgd
 from ltnode.models import LatentTimeODE, Model
 from ltnode.models.fused import fused_outputs, fused_posterior_terms, stage_weights, why_not_fused
 from ltnode.ode import SolverError, Stats, Status
 from ltnode.ode.replay import replay
 from ltnode.ode.search import Tolerance
+from ltnode.ode.step import evaluate
 from ltnode.ode.tableau import get_tableau
 from ltnode.ode.trace import no_trace
 from ltnode.training.batches import Batch
 from ltnode.training.config import TrainConfig
 from ltnode.training.status import RunStatus, TrainingError
-from ltnode.training.step import Optimizers, autocast
+from ltnode.training.step import EagerStep, Optimizers, TrainingStep, autocast
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
@@ -56,6 +60,26 @@ def why_not_captured(model: Model, config: TrainConfig, device: torch.device, wo
         if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
             return f"{name} ({type(module).__name__}) changes from pass to pass"
     return None
+
+
+class CaptureError(LTNodeError):
+    """A training step cannot be captured; the attempt left no trace."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "the field or another part of the model does something that CUDA graphs cannot record, such as reading a value with "
+            f".item() or in an if ({reason})"
+        )
+
+
+def _why_not_recorded(error: Exception) -> str | None:
+    """What made a recording fail, in one line; None where recording is not to blame: no memory, or a wrong input."""
+    # Errors of stem and head come as the cause of an InputError.
+    cause = error.__cause__ if isinstance(error, InputError) else error
+    if not isinstance(cause, RuntimeError) or isinstance(cause, LTNodeError | torch.OutOfMemoryError):
+        return None
+    text = str(cause)
+    return None if "out of memory" in text else (text.splitlines() or [type(cause).__name__])[0]
 
 
 @dataclass(frozen=True)
@@ -289,43 +313,157 @@ class GraphStep:
         return torch.stack([parts.loss, parts.expected_log_likelihood, parts.kl]).detach().double(), norms
 
     def _capture(self, inputs: _Inputs) -> _Captured:
+        """Capture the step of this batch size and number of solver steps.
+
+        Raises:
+            CaptureError: It cannot be; weights, momentum, buffers, random numbers and counters are what they were.
+        """
         device = inputs.x.device
         inputs = _Inputs(*(given.to(device, copy=True) for given in inputs.tensors()))
         edges = torch.tensor(self.kept.edges, dtype=torch.float64, device=device)
-        self._enabled.fill_(False)
-        self._capturing.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._capturing):
-            for _ in range(_WARM_UPS):
-                self._pass(inputs, edges)
-        torch.cuda.current_stream().wait_stream(self._capturing)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing):
-            parts, norms = self._pass(inputs, edges)
-        self._pool = self._pool or graph.pool()
-        self._enabled.fill_(True)
+        self._enabled.fill_(False)
+        with no_trace(self.model, device):
+            try:
+                self._warm_up(inputs, edges)
+                parts, norms = self._record(graph, inputs, edges)
+            except (RuntimeError, InputError) as error:
+                # What the passes still write must not come after the eager step's update.
+                torch.cuda.synchronize()
+                reason = _why_not_recorded(error)
+                if reason is None:
+                    raise
+                raise CaptureError(reason) from error
+            finally:
+                self._enabled.fill_(True)
         kind = "fused kernels" if self.fused else "captured layers"
         _LOG.info("captured a training step: batch %d, %d solver steps, %s", len(inputs.y), len(edges) - 1, kind)
         return _Captured(graph, inputs, edges, parts, norms, self._generation)
 
+    def _warm_up(self, inputs: _Inputs, edges: Tensor) -> None:
+        self._capturing.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._capturing):
+            for _ in range(_WARM_UPS):
+                self._pass(inputs, edges)
+            if not self.fused:  # whose field is the library's own, and whose kernels a rehearsal of the layers would not call
+                self._rehearse(inputs, edges)
+        torch.cuda.current_stream().wait_stream(self._capturing)
 
-def accelerated_step(
-    model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int, device: torch.device, world: int, example: Tensor
-) -> GraphStep | None:
-    """The fastest step that ``accelerate`` allows and the model permits; None for the eager one, with the reason in the log.
+    def _rehearse(self, inputs: _Inputs, edges: Tensor) -> None:
+        """Call every part once, with gradients, where waiting for the device is an error.
+
+        A capture would find the same, but torch does not come back from a broken capture unharmed; see `_recover`.
+        """
+        model, x, times = self.model, inputs.x, self._times(inputs)
+        before = torch.cuda.get_sync_debug_mode()
+        try:
+            with warnings.catch_warnings(), autocast(self.config.precision, x.device):
+                warnings.simplefilter("ignore")  # that the mode is a prototype
+                torch.cuda.set_sync_debug_mode("error")
+                h = model.initial_state(x).float()
+                h = h + evaluate(model.field, edges[0], h)
+                outputs = model.outputs_at(h.expand(len(times), *h.shape)).float()
+                posterior = model.posterior_terms(x, times)
+            loss = model.objective_parts(x, inputs.y, times, outputs, self.n_data, posterior).loss
+            torch.autograd.grad(loss, self.sgd.parameters)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
+    def _record(self, graph: torch.cuda.CUDAGraph, inputs: _Inputs, edges: Tensor) -> tuple[Tensor, Tensor]:
+        stream = torch.cuda.current_stream()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        cause: Exception | None = None
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing):
+                try:
+                    return self._pass(inputs, edges)
+                except Exception as error:
+                    cause = error
+                    raise
+        except RuntimeError as error:
+            cause = cause or error  # leaving a broken capture raises too, and says less
+        self._recover(stream)
+        try:
+            raise cause
+        finally:
+            del cause  # it holds this frame, and with it the tensors of the pass
+
+    def _recover(self, stream: torch.cuda.Stream) -> None:
+        """Bring torch back from a broken capture: it leaves its stream, its memory pool and its generator as while capturing."""
+        torch.cuda.set_stream(stream)
+        with suppress(RuntimeError):  # not where the capture itself could be ended
+            torch._C._cuda_endAllocateToPool(self._enabled.device.index, self._pool)
+            torch._C._cuda_releasePool(self._enabled.device.index, self._pool)
+        # The generator refuses to draw until some capture has ended well.
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._capturing):
+            self._enabled.clone()
+
+    def release(self) -> None:
+        """Let the captured graphs and their memory go; the counters stay."""
+        self._graphs.clear()
+        self._pending.clear()
+
+
+class AcceleratedStep:
+    """The captured step; the eager one from the first batch whose step cannot be captured.
+
+    A capture that fails leaves no trace, and the eager step takes the same batch: no update is lost or done twice. The momentum
+    is the optimiser's own in both.
+
+    Args:
+        captured: The step to begin with.
+        eager: The reference, of the same model and optimisers.
+    """
+
+    def __init__(self, captured: GraphStep, eager: EagerStep) -> None:
+        self._captured, self._eager = captured, eager
+        self._capturing = True
+
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+        """Update the model; see `TrainingStep`.
+
+        Raises:
+            ConfigError: The step cannot be captured, and ``accelerate`` does not allow another one.
+        """
+        if self._capturing:
+            try:
+                return self._captured(batch)
+            except CaptureError as error:
+                wish = self._eager.config.accelerate
+                if wish != "auto":
+                    raise ConfigError(f"accelerate = {wish!r} is not possible: {error}; use 'auto' or 'off'") from error
+                _LOG.warning("training runs eagerly from step %d on: %s", batch.step, error)
+                self._capturing = False
+                self._captured.release()
+        return self._eager(batch)
+
+    def counts(self) -> dict[str, int]:
+        """Those of the captured step; see `TrainingStep`."""
+        return self._captured.counts()
+
+
+def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) -> TrainingStep:
+    """The fastest step that ``accelerate`` allows and the model permits; ``eager`` itself, with the reason in the log, if none.
+
+    Args:
+        eager: The reference, and what a step that turns out not to be capturable is replaced by.
+        device: Of the training.
+        example: One input or more, on any device.
 
     Raises:
         ConfigError: ``accelerate`` names a way that this model cannot go.
     """
+    model, config = eager.model, eager.config
     wish = config.accelerate
     if wish == "off":
-        return None
-    reason = why_not_captured(model, config, device, world)
+        return eager
+    reason = why_not_captured(model, config, device, eager.workers.world)
     if reason is not None:
         if wish in ("graph", "fused"):
             raise ConfigError(f"accelerate = {wish!r} is not possible: {reason}; use 'auto' or 'off'")
         if device.type == "cuda":
             _LOG.info("training runs eagerly: %s", reason)
-        return None
+        return eager
     assert isinstance(model, LatentTimeODE)
     fused = False
     if wish in ("auto", "fused"):
@@ -335,4 +473,4 @@ def accelerated_step(
         if reason is not None:
             _LOG.info("training is captured without fused kernels: %s", reason)
         fused = reason is None
-    return GraphStep(model, optimizers, config, n_data, fused)
+    return AcceleratedStep(GraphStep(model, eager.optimizers, config, eager.n_data, fused), eager)

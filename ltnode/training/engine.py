@@ -150,10 +150,8 @@ class Training:
         workers.same_start(model)
         self.optimizers = make_optimizers(model, config)
         example, _ = self.data.evaluation_inputs(self.data.train, 1)
-        n_data = len(self.data.train)
-        self.step_function: TrainingStep = accelerated_step(
-            model, self.optimizers, config, n_data, device, workers.world, example
-        ) or EagerStep(model, self.optimizers, config, n_data, workers, check=device.type == "cpu")
+        eager = EagerStep(model, self.optimizers, config, len(self.data.train), workers, check=device.type == "cpu")
+        self.step_function: TrainingStep = accelerated_step(eager, device, example)
         self.folder = None if out is None else RunFolder(out)
         self.result = Run(model, config, out)
         self.log = MetricsLog(device)

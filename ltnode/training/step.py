@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -21,6 +21,7 @@ from ltnode.typing import Tensor
 Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
+@runtime_checkable
 class TrainingStep(Protocol):
     """What the engine calls for every batch; an accelerated step offers the same."""
 
