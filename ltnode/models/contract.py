@@ -29,9 +29,12 @@ class Model(nn.Module, ABC):
         loss_parts: Pieces of the last loss.
         solve_stats: Work of the last loss's solve; None for models without one.
         spec: How to build the model again (`ltnode.build` arguments); None for a model made of one's own parts.
+        fixed_operations: Whether every loss is the same sequence of operations on the device, whatever the values: it can be
+            recorded as a CUDA graph.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("main",)
+    fixed_operations: ClassVar[bool] = False
 
     def __init__(self, task: Task) -> None:
         super().__init__()

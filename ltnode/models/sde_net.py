@@ -101,6 +101,7 @@ class SDENet(Model):
     """
 
     phases: ClassVar[tuple[str, ...]] = ("main", "diffusion")
+    fixed_operations: ClassVar[bool] = True
 
     def __init__(
         self,

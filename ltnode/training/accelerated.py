@@ -9,18 +9,14 @@ cannot be captured.
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import deque
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ltnode.counter_rng import CounterGenerator
-from ltnode.errors import ConfigError, InputError, LTNodeError
-from ltnode.kernels.masked_sgd import Rule, masked_sgd
+from ltnode.errors import ConfigError
 from ltnode.models import LatentTimeODE, Model
 from ltnode.models.fused import fused_outputs, fused_posterior_terms, stage_weights, why_not_fused
 from ltnode.ode import SolverError, Stats, Status
@@ -30,7 +26,10 @@ from ltnode.ode.step import evaluate
 from ltnode.ode.tableau import get_tableau
 from ltnode.ode.trace import no_trace
 from ltnode.training.batches import Batch
+from ltnode.training.capture import CaptureError, Recorder
+from ltnode.training.captured_phases import PhasesGraphStep
 from ltnode.training.config import TrainConfig
+from ltnode.training.flat_sgd import FlatSGD
 from ltnode.training.status import RunStatus, TrainingError
 from ltnode.training.step import EagerStep, Optimizers, TrainingStep, autocast
 from ltnode.typing import Tensor
@@ -38,7 +37,6 @@ from ltnode.typing import Tensor
 _LOG = logging.getLogger("ltnode")
 _LAG = 3
 """Steps that the host runs ahead of the device before it looks at an error check."""
-_WARM_UPS = 3
 _PARTS = ("loss", "expected_log_likelihood", "kl")
 _DRAWS = 2
 """Most calls of a generator for one step's end-times."""
@@ -48,9 +46,9 @@ def why_not_captured(model: Model, config: TrainConfig, device: torch.device, wo
     """Why a training step of this model cannot be captured; None where it can."""
     if device.type != "cuda":
         return f"the device is {device.type}, and CUDA graphs need CUDA"
-    if not isinstance(model, LatentTimeODE):
-        return f"{type(model).__name__} has no captured step"
-    if model.solver.training == "fixed":
+    if not isinstance(model, LatentTimeODE) and not model.fixed_operations:
+        return f"{type(model).__name__} decides on the host what it computes"
+    if isinstance(model, LatentTimeODE) and model.solver.training == "fixed":
         return "fixed steps have no error check"
     if config.optimizer != "sgd":
         return f"the captured update is SGD's, not {config.optimizer}'s"
@@ -60,26 +58,6 @@ def why_not_captured(model: Model, config: TrainConfig, device: torch.device, wo
         if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
             return f"{name} ({type(module).__name__}) changes from pass to pass"
     return None
-
-
-class CaptureError(LTNodeError):
-    """A training step cannot be captured; the attempt left no trace."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            "the field or another part of the model does something that CUDA graphs cannot record, such as reading a value with "
-            f".item() or in an if ({reason})"
-        )
-
-
-def _why_not_recorded(error: Exception) -> str | None:
-    """What made a recording fail, in one line; None where recording is not to blame: no memory, or a wrong input."""
-    # Errors of stem and head come as the cause of an InputError.
-    cause = error.__cause__ if isinstance(error, InputError) else error
-    if not isinstance(cause, RuntimeError) or isinstance(cause, LTNodeError | torch.OutOfMemoryError):
-        return None
-    text = str(cause)
-    return None if "out of memory" in text else (text.splitlines() or [type(cause).__name__])[0]
 
 
 @dataclass(frozen=True)
@@ -114,55 +92,6 @@ class _Captured:
     generation: int
 
 
-@dataclass
-class _FlatSGD:
-    """SGD on the flattened parameters of one optimiser, with the update masked by a device flag.
-
-    The momentum is the optimiser's own: its state holds views of the flat buffer, so checkpoints are those of the eager step.
-    """
-
-    optimizer: torch.optim.Optimizer
-    parameters: list[nn.Parameter] = field(init=False)
-
-    def __post_init__(self) -> None:
-        groups = self.optimizer.param_groups
-        self.parameters = [p for g in groups for p in g["params"]]
-        sizes = [p.numel() for p in self.parameters]
-        device = self.parameters[0].device
-        self._momentum_factor, self._nesterov = groups[0]["momentum"], groups[0]["nesterov"]
-        self._decay = torch.cat([torch.full((p.numel(),), float(g["weight_decay"])) for g in groups for p in g["params"]]).to(
-            device
-        )
-        self._rates = torch.zeros(sum(sizes), device=device)
-        self._momentum = torch.zeros(sum(sizes), device=device)
-        for p, part in zip(self.parameters, self._momentum.split(sizes), strict=True):
-            state = self.optimizer.state[p]
-            if state.get("momentum_buffer") is not None:
-                part.copy_(state["momentum_buffer"].reshape(-1))
-            state["momentum_buffer"] = part.view_as(p)
-        self._sizes = sizes
-        self._known: tuple[float, ...] = ()
-        self.refresh_rates()
-
-    def refresh_rates(self) -> None:
-        """Take over the groups' learning rates; does nothing while they stay."""
-        rates = tuple(float(g["lr"]) for g in self.optimizer.param_groups)
-        if rates != self._known:
-            numbers = [torch.full((p.numel(),), float(g["lr"])) for g in self.optimizer.param_groups for p in g["params"]]
-            self._rates.copy_(torch.cat(numbers))
-            self._known = rates
-
-    @torch.no_grad()
-    def update(self, gradients: tuple[Tensor, ...], valid: Tensor) -> None:
-        """One step where ``valid`` holds; parameters and momentum stay as they are where it does not."""
-        p = torch.cat([q.reshape(-1) for q in self.parameters])
-        d = torch.cat([g.reshape(-1) for g in gradients])
-        rule = Rule(self._rates, self._decay, self._momentum_factor, self._nesterov)
-        new = masked_sgd(p, d, self._momentum, valid, rule)
-        parts = [part.view_as(q) for part, q in zip(new.split(self._sizes), self.parameters, strict=True)]
-        torch._foreach_copy_(list[Tensor](self.parameters), parts)
-
-
 class GraphStep:
     """`TrainingStep` that replays one CUDA graph per (batch size, number of steps).
 
@@ -177,25 +106,22 @@ class GraphStep:
     def __init__(self, model: LatentTimeODE, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool) -> None:
         self.model, self.config, self.n_data, self.fused = model, config, n_data, fused
         self.optimizer = optimizers["main"]
-        self._sgd: _FlatSGD | None = None
+        self._sgd: FlatSGD | None = None
         self.tableau = get_tableau(model.solver.method)
         self.kept = model.kept_grid
         device = next(model.parameters()).device
         self._graphs: dict[tuple[int, int], _Captured] = {}
-        self._pool: Any = None
-        self._enabled = torch.zeros((), dtype=torch.bool, device=device)
+        self._recorder = Recorder(device)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
         self._pending: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
         self._generation = 0
         self._branch = torch.cuda.Stream(device)
-        # Libraries keep a workspace per stream: graphs that run side by side must not be captured on the same one.
-        self._capturing = torch.cuda.Stream(device)
 
     @property
-    def sgd(self) -> _FlatSGD:
+    def sgd(self) -> FlatSGD:
         """The update; made at the first step, when a resumed run has put the optimiser's state back."""
         if self._sgd is None:
-            self._sgd = _FlatSGD(self.optimizer)
+            self._sgd = FlatSGD(self.optimizer)
         return self._sgd
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
@@ -306,8 +232,8 @@ class GraphStep:
         main.wait_stream(self._branch)
         parts = model.objective_parts(x, inputs.y, times, outputs.float(), self.n_data, posterior)
         gradients = torch.autograd.grad(parts.loss, self.sgd.parameters)
-        valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._enabled
-        self._failures += ~valid & self._enabled
+        valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._recorder.enabled
+        self._failures += ~valid & self._recorder.enabled
         self.sgd.update(gradients, valid)
         model.after_step()
         return torch.stack([parts.loss, parts.expected_log_likelihood, parts.kl]).detach().double(), norms
@@ -316,87 +242,28 @@ class GraphStep:
         """Capture the step of this batch size and number of solver steps.
 
         Raises:
-            CaptureError: It cannot be; weights, momentum, buffers, random numbers and counters are what they were.
+            CaptureError: It cannot be, and nothing has changed.
         """
         device = inputs.x.device
         inputs = _Inputs(*(given.to(device, copy=True) for given in inputs.tensors()))
         edges = torch.tensor(self.kept.edges, dtype=torch.float64, device=device)
-        graph = torch.cuda.CUDAGraph()
-        self._enabled.fill_(False)
-        with no_trace(self.model, device):
-            try:
-                self._warm_up(inputs, edges)
-                parts, norms = self._record(graph, inputs, edges)
-            except (RuntimeError, InputError) as error:
-                # What the passes still write must not come after the eager step's update.
-                torch.cuda.synchronize()
-                reason = _why_not_recorded(error)
-                if reason is None:
-                    raise
-                raise CaptureError(reason) from error
-            finally:
-                self._enabled.fill_(True)
+        # A fused field is the library's own, and a rehearsal of the layers would not call its kernels.
+        rehearse = None if self.fused else lambda: self._rehearse(inputs, edges)
+        graph, (parts, norms) = self._recorder.record(self.model, lambda: self._pass(inputs, edges), rehearse)
         kind = "fused kernels" if self.fused else "captured layers"
         _LOG.info("captured a training step: batch %d, %d solver steps, %s", len(inputs.y), len(edges) - 1, kind)
         return _Captured(graph, inputs, edges, parts, norms, self._generation)
 
-    def _warm_up(self, inputs: _Inputs, edges: Tensor) -> None:
-        self._capturing.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._capturing):
-            for _ in range(_WARM_UPS):
-                self._pass(inputs, edges)
-            if not self.fused:  # whose field is the library's own, and whose kernels a rehearsal of the layers would not call
-                self._rehearse(inputs, edges)
-        torch.cuda.current_stream().wait_stream(self._capturing)
-
     def _rehearse(self, inputs: _Inputs, edges: Tensor) -> None:
-        """Call every part once, with gradients, where waiting for the device is an error.
-
-        A capture would find the same, but torch does not come back from a broken capture unharmed; see `_recover`.
-        """
+        """Every part once, with gradients."""
         model, x, times = self.model, inputs.x, self._times(inputs)
-        before = torch.cuda.get_sync_debug_mode()
-        try:
-            with warnings.catch_warnings(), autocast(self.config.precision, x.device):
-                warnings.simplefilter("ignore")  # that the mode is a prototype
-                torch.cuda.set_sync_debug_mode("error")
-                h = model.initial_state(x).float()
-                h = h + evaluate(model.field, edges[0], h)
-                outputs = model.outputs_at(h.expand(len(times), *h.shape)).float()
-                posterior = model.posterior_terms(x, times)
-            loss = model.objective_parts(x, inputs.y, times, outputs, self.n_data, posterior).loss
-            torch.autograd.grad(loss, self.sgd.parameters)
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
-
-    def _record(self, graph: torch.cuda.CUDAGraph, inputs: _Inputs, edges: Tensor) -> tuple[Tensor, Tensor]:
-        stream = torch.cuda.current_stream()
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        cause: Exception | None = None
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._capturing):
-                try:
-                    return self._pass(inputs, edges)
-                except Exception as error:
-                    cause = error
-                    raise
-        except RuntimeError as error:
-            cause = cause or error  # leaving a broken capture raises too, and says less
-        self._recover(stream)
-        try:
-            raise cause
-        finally:
-            del cause  # it holds this frame, and with it the tensors of the pass
-
-    def _recover(self, stream: torch.cuda.Stream) -> None:
-        """Bring torch back from a broken capture: it leaves its stream, its memory pool and its generator as while capturing."""
-        torch.cuda.set_stream(stream)
-        with suppress(RuntimeError):  # not where the capture itself could be ended
-            torch._C._cuda_endAllocateToPool(self._enabled.device.index, self._pool)
-            torch._C._cuda_releasePool(self._enabled.device.index, self._pool)
-        # The generator refuses to draw until some capture has ended well.
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._capturing):
-            self._enabled.clone()
+        with autocast(self.config.precision, x.device):
+            h = model.initial_state(x).float()
+            h = h + evaluate(model.field, edges[0], h)
+            outputs = model.outputs_at(h.expand(len(times), *h.shape)).float()
+            posterior = model.posterior_terms(x, times)
+        loss = model.objective_parts(x, inputs.y, times, outputs, self.n_data, posterior).loss
+        torch.autograd.grad(loss, self.sgd.parameters)
 
     def release(self) -> None:
         """Let the captured graphs and their memory go; the counters stay."""
@@ -415,7 +282,7 @@ class AcceleratedStep:
         eager: The reference, of the same model and optimisers.
     """
 
-    def __init__(self, captured: GraphStep, eager: EagerStep) -> None:
+    def __init__(self, captured: GraphStep | PhasesGraphStep, eager: EagerStep) -> None:
         self._captured, self._eager = captured, eager
         self._capturing = True
 
@@ -464,7 +331,12 @@ def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) ->
         if device.type == "cuda":
             _LOG.info("training runs eagerly: %s", reason)
         return eager
-    assert isinstance(model, LatentTimeODE)
+    if not isinstance(model, LatentTimeODE):
+        if wish == "fused":
+            raise ConfigError(
+                f"accelerate = 'fused' is not possible: no kernels for {type(model).__name__}; use 'auto', 'graph' or 'off'"
+            )
+        return AcceleratedStep(PhasesGraphStep(model, eager.optimizers, config, eager.n_data), eager)
     fused = False
     if wish in ("auto", "fused"):
         reason = why_not_fused(model, example)

@@ -18,6 +18,7 @@ from ltnode.training import RunStatus, TrainConfig, accelerated
 from ltnode.training.accelerated import AcceleratedStep, CaptureError, GraphStep, accelerated_step, why_not_captured
 from ltnode.training.batches import Batch
 from ltnode.training.distributed import Workers
+from ltnode.training.flat_sgd import FlatSGD
 from ltnode.training.step import EagerStep, make_optimizers
 from training.tiny import tiny_config, tiny_data, tiny_model
 
@@ -349,7 +350,7 @@ def test_the_momentum_of_a_captured_step_serves_the_eager_one(steps_before: int)
     optimizers = [make_optimizers(model, own_config(nesterov=True))["main"] for model in models]
     for step in range(steps_before + 3):
         if step == steps_before:
-            accelerated._FlatSGD(optimizers[0])
+            FlatSGD(optimizers[0])
         for model, optimizer in zip(models, optimizers, strict=True):
             generator = torch.Generator().manual_seed(step)
             for p in model.parameters():

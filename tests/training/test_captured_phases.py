@@ -1,0 +1,124 @@
+"""The captured step of models without an adaptive solver: on a CPU with a graph that runs its pass again, and on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ltnode.models import Model, build
+from ltnode.ode.trace import no_trace
+from ltnode.training import TrainConfig, capture
+from ltnode.training.accelerated import AcceleratedStep, accelerated_step, why_not_captured
+from ltnode.training.batches import Batch
+from ltnode.training.captured_phases import PhasesGraphStep
+from ltnode.training.distributed import Workers
+from ltnode.training.step import EagerStep, make_optimizers
+
+CONFIG = TrainConfig(model="sde-net", data="mnist", optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+class RunsAgain:
+    """A graph whose replay runs its pass and writes into the static outputs, as a CUDA graph does."""
+
+    def __init__(self, run: Callable[[], torch.Tensor], outputs: torch.Tensor) -> None:
+        self._run, self._outputs = run, outputs
+
+    def replay(self) -> None:
+        self._outputs.copy_(self._run())
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(self: Any, model: Model, run: Any, rehearse: Any = None) -> Any:
+        self.enabled.fill_(False)
+        with no_trace(model, torch.device("cpu")):
+            outputs = run()
+        self.enabled.fill_(True)
+        return RunsAgain(run, outputs), outputs
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(capture.Recorder, "record", record)
+
+
+def sde_net(device: str, seed: int = 0) -> tuple[Model, dict[str, torch.optim.Optimizer]]:
+    model = build("sde-net", "mnist", seed=seed).to(device).train()
+    return model, make_optimizers(model, CONFIG)
+
+
+def batch(step: int, size: int, device: str) -> Batch:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(size, 1, 28, 28, generator=generator).to(device)
+    y = torch.randint(0, 10, (size,), generator=generator).to(device)
+    return Batch(x, y, torch.arange(size, device=device), step, 0, 1.0)
+
+
+def eager_step(model: Model, optimizers: dict[str, torch.optim.Optimizer], device: str) -> EagerStep:
+    return EagerStep(model, optimizers, CONFIG, 1000, Workers.start(torch.device(device)), check=False)
+
+
+@pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
+def test_both_phases_are_those_of_the_eager_step(emulated: None):
+    """Pieces of both losses and all weights, over batches of two sizes; the flat update rounds differently (1e-5)."""
+    reference, captured = sde_net("cpu"), sde_net("cpu")
+    eager, step = eager_step(*reference, "cpu"), PhasesGraphStep(*captured, CONFIG, 1000)
+    for number, size in enumerate((6, 6, 4, 6)):
+        torch.manual_seed(number)
+        wanted = eager(batch(number, size, "cpu"))
+        torch.manual_seed(number)
+        got = step(batch(number, size, "cpu"))
+        assert list(got) == list(wanted)
+        for name, value in wanted.items():
+            assert float(got[name]) == pytest.approx(float(value), rel=1e-4, abs=1e-5), (number, name)
+    for (name, a), b in zip(reference[0].named_parameters(), captured[0].parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=name)
+    assert step.counts() == {"masked_updates": 0}
+
+
+@pytest.mark.no_typecheck
+def test_a_loss_that_is_no_number_changes_nothing_and_is_counted(emulated: None):
+    """Both phases are masked: weights and momentum stay bit for bit."""
+    model, optimizers = sde_net("cpu")
+    step = PhasesGraphStep(model, optimizers, CONFIG, 1000)
+    step(batch(0, 4, "cpu"))
+    before = [p.detach().clone() for p in model.parameters()]
+    bad = batch(1, 4, "cpu")
+    bad.x[0, 0, 0, 0] = torch.inf
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("ltnode.models.sde_net.check_input", lambda x: None)  # values are not read on CUDA
+    try:
+        step(bad)
+    finally:
+        monkey.undo()
+    assert step.counts() == {"masked_updates": 2}
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_models_that_decide_on_the_host_are_not_captured():
+    """NODE-GP chooses its grid by value; SDE-Net does not, and kernels of its own it has none."""
+    cuda = torch.device("cuda")
+    assert why_not_captured(build("sde-net", "mnist", seed=0), CONFIG, cuda, 1) is None
+    assert "decides on the host" in str(why_not_captured(build("ensemble", "mnist", seed=0), CONFIG, cuda, 1))
+
+
+@pytest.mark.gpu
+def test_sde_net_trains_captured_as_it_does_eagerly():
+    """The noise differs between the two, so losses agree on average: means of the last 50 of 100 steps within 10 %."""
+    means = []
+    for captured in (False, True):
+        model, optimizers = sde_net("cuda")
+        eager = eager_step(model, optimizers, "cuda")
+        step = accelerated_step(eager, torch.device("cuda"), batch(0, 1, "cuda").x) if captured else eager
+        assert isinstance(step, AcceleratedStep) == captured
+        losses = []
+        for number in range(100):
+            given = batch(number, 64, "cuda")
+            given = Batch(
+                given.x, given.x.flatten(1)[:, :100].reshape(64, 10, 10).mean(2).argmax(1), given.indices, number, 0, 1.0
+            )
+            losses.append(float(step(given)["loss"]))
+        means.append(sum(losses[50:]) / 50)
+        assert not captured or step.counts() == {"masked_updates": 0}
+    assert means[1] == pytest.approx(means[0], rel=0.1)
