@@ -264,7 +264,8 @@ def test_on_the_cpu_the_layers_serve():
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["lt-node", "alt-node", "node-gp"])
 def test_fused_training_solves_on_cuda_are_those_of_the_layers(name: str):
-    """Full precision, CIFAR10 shapes: states to 1e-4 of the layers', the same grid, and gradients to 1e-3 of the largest."""
+    """Full precision, CIFAR10 shapes: states to 1e-4 of the layers', the same grid; gradients to 2 % in norm, since rounding
+    flips a few of a million ReLUs."""
     model = build(name, "cifar10", seed=0).to("cuda").train()
     solver = model.backbone if isinstance(model, NodeGP) else model
     assert isinstance(solver, LatentTimeODE)
@@ -287,6 +288,23 @@ def test_fused_training_solves_on_cuda_are_those_of_the_layers(name: str):
     torch.testing.assert_close(got.states, wanted.states, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(got.error_norms, wanted.error_norms, rtol=1e-3, atol=1e-4)
     assert torch.equal(got.grid, wanted.grid)
-    largest = max(float(g.abs().max()) for g in theirs)
+    floor = 1e-2 * max(float(g.norm()) for g in theirs)  # a bias before a norm has next to no gradient but for rounding
     for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3 * largest)
+        assert float((a - b).norm()) < 0.02 * max(float(b.norm()), floor)
+
+
+@pytest.mark.gpu
+def test_autocast_training_on_cuda_uses_the_kernels_in_bfloat16():
+    """States of a bfloat16 stem stay bfloat16, and lie within 3 % of those in full precision, in norm."""
+    model = build("lt-node", "cifar10", seed=0).to("cuda").train()
+    assert isinstance(model, LatentTimeODE)
+    x, times = torch.randn(64, 3, 32, 32, device="cuda"), torch.tensor([0.5, 1.5, 2.9], device="cuda")
+    with reference_solves(), torch.no_grad():
+        wanted = model.solve(model.initial_state(x), times).states
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        h = model.initial_state(x)
+        assert fused_replayer(model.field, h, times, "dopri5", 1e-2, 1e-2) is not None
+        got = model.solve(h, times)
+    assert got.states.dtype == h.dtype
+    assert got.stats.n_refreshed == 0
+    assert float((got.states.float() - wanted).norm() / wanted.norm()) < 0.03
