@@ -67,8 +67,9 @@ def evaluate(
     subject = Subject.of(run, data, device)
     names = _checked_protocols(default_protocols(subject.data, ood) if protocols is None else protocols, subject)
     other = _other_set(ood, subject) if any(PROTOCOLS[name].other_set for name in names) else None
+    larger_batches = chosen.batch_size is None
     chosen = chosen.resolved(subject.preset)
-    predictor = Predictor(subject.model, subject.data.prepare, chosen)
+    predictor = Predictor(subject.model, subject.data.prepare, chosen, larger_batches)
     context = Context(subject, predictor, chosen, on_device(subject.data.test, chosen.limit, predictor.device), other)
     file = None if out is None else ResultFile(Path(out), _made_with(context), overwrite)
     rows: list[ResultRow] = []

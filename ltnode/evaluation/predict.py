@@ -3,6 +3,9 @@
 Posterior draws: a model with one end-time for all inputs uses one set of times for every batch (the seed is the same), as
 in the paper; where every input has its own times, or noise of its own, each batch has its own seed, a function of the
 evaluation's seed and the position of the batch.
+
+Size of the batches: predictions on the stored grid do not depend on batch-mates. Where all batches have the same end-times,
+nobody chose a size, and the device is a GPU, which small batches leave idle, larger ones serve.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ from ltnode.evaluation.results import Cost
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.training.step import product_precision
 from ltnode.typing import Float, Tensor
+
+_LARGEST_BATCH = 4096
+_SHARE_OF_MEMORY = 0.25
+"""Of a GPU's free memory that a batch may take."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +97,12 @@ class Predictor:
         model: In any mode; predictions are made in eval mode.
         prepare: Raw batch -> network input, normalised with the constants of the training data.
         options: Resolved for the model's preset.
+        larger_batches: Whether `batch_size` may exceed that of the options.
     """
 
-    def __init__(self, model: Model, prepare: Callable[[Tensor], Tensor], options: EvaluationOptions) -> None:
+    def __init__(
+        self, model: Model, prepare: Callable[[Tensor], Tensor], options: EvaluationOptions, larger_batches: bool = False
+    ) -> None:
         self.model, self.options = model, options
         self._prepare = prepare
         parameter = next(model.parameters(), torch.zeros(()))
@@ -101,6 +111,8 @@ class Predictor:
         self.deterministic = isinstance(end_time, FixedTime)
         """All members are the same one: nothing to draw, no mutual information."""
         self._shares_draws = end_time is not None and not end_time.amortized
+        self._may_enlarge = larger_batches and end_time is not None and options.steps == "stored"
+        self._enlarged: int | None = None
         self._warm = False
         self.on_predicted: Callable[[int], None] = lambda examples: None
         """Called with the number of examples of every predicted batch."""
@@ -110,10 +122,23 @@ class Predictor:
         x = self._prepare(raw.to(self.device))
         return x.to(self._dtype) if x.is_floating_point() else x
 
-    def batches(self, raw: Tensor) -> Iterator[Float[Tensor, "b *rest"]]:
-        """Network inputs of a raw set, batch by batch."""
-        assert self.options.batch_size is not None
-        return (self.inputs(part) for part in torch.split(raw, self.options.batch_size))
+    def batch_size(self, raw: Tensor, *, draw: str | None = None, fresh: bool = False) -> int:
+        """Examples per prediction of a raw set: as the options say, or more where that changes no number; see `classify`."""
+        size = self.options.batch_size
+        assert size is not None
+        same_times = (draw or self.options.draw) == "quantile" or (self._shares_draws and not fresh)
+        if not (self._may_enlarge and same_times):
+            return size
+        if self._enlarged is None:
+            fitting = _fitting_examples(self._one(self.inputs(raw[:size]), 0, draw), min(size, len(raw)), self.device)
+            self._enlarged = max(size, min(_LARGEST_BATCH, fitting))
+        return self._enlarged
+
+    def batches(self, raw: Tensor, size: int | None = None) -> Iterator[Float[Tensor, "b *rest"]]:
+        """Network inputs of a raw set, batch by batch; of the options' size, unless another is given."""
+        size = size or self.options.batch_size
+        assert size is not None
+        return (self.inputs(part) for part in torch.split(raw, size))
 
     def seed_of(self, batch: int, draw_seed: int, fresh: bool = False) -> int:
         """Seed of a batch's random numbers; ``fresh`` gives every batch its own also where draws are shared."""
@@ -132,7 +157,8 @@ class Predictor:
             draw: By default that of the options.
             fresh: New end-times for every batch.
         """
-        return self.classify_inputs(self.batches(raw), draw_seed, draw=draw, fresh=fresh)
+        size = self.batch_size(raw, draw=draw, fresh=fresh)
+        return self.classify_inputs(self.batches(raw, size), draw_seed, draw=draw, fresh=fresh)
 
     def classify_inputs(
         self, batches: Iterable[Tensor], draw_seed: int | None = None, *, draw: str | None = None, fresh: bool = False
@@ -203,6 +229,18 @@ class Predictor:
         if isinstance(model, LatentTimeODE):
             return lambda: model.predict(x, self._samples, chosen, seed, o.steps or "stored")  # type: ignore[arg-type]
         return lambda: model.predict(x, self._samples, chosen, seed)  # type: ignore[arg-type]
+
+
+def _fitting_examples(predict: Callable[[], Prediction], examples: int, device: torch.device) -> int:
+    """How many examples at once take a share of a GPU's free memory, judging by a prediction of some; 0 for a CPU."""
+    if device.type != "cuda":
+        return 0
+    free, _ = torch.cuda.mem_get_info(device)
+    before = torch.cuda.memory_allocated(device)
+    with product_precision("fp32"), _measured(device) as measured:
+        predict()
+    taken = max(1, measured.peak_memory_bytes - before)
+    return int(_SHARE_OF_MEMORY * free * examples / taken)
 
 
 @dataclass

@@ -5,6 +5,8 @@ Tolerance 1e-5 where nothing else is said: evaluation averages members in float6
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import statistics
 
 import pytest
@@ -15,7 +17,7 @@ import ltnode
 from ltnode import metrics
 from ltnode.data import gap_data
 from ltnode.errors import InputError
-from ltnode.evaluation import PROTOCOLS, ResultRow, default_protocols, evaluate
+from ltnode.evaluation import PROTOCOLS, ResultRow, default_protocols, evaluate, predict
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.shifts import corrupt, rotate
 from ltnode.training import Run, TrainConfig, fit
@@ -183,6 +185,91 @@ def test_the_fgsm_attack_has_one_set_of_times_and_its_evaluation_new_ones(lt, da
     evaluate(lt, data, ["fgsm"], epsilons=(0.1,), draw="random", draw_seed=5, batch_size=20)
     assert seeds[True] == [5, 5, 5]
     assert len(set(seeds[False])) == 3 and 5 not in seeds[False]
+
+
+def test_what_several_protocols_need_is_predicted_once(lt, data, other, monkeypatch):
+    """The test set as it is: once, and once for each draw of the spread; the images at epsilon 0: once for both units.
+
+    Reference: the rows of each protocol alone.
+    """
+    sets: list[torch.Tensor] = []
+    attacked: list[None] = []
+    original, original_inputs = predict.Predictor.classify, predict.Predictor.classify_inputs
+
+    def counting(self, raw, *args, **kwargs):
+        sets.append(raw)
+        return original(self, raw, *args, **kwargs)
+
+    def counting_inputs(self, batches, *args, **kwargs):
+        attacked.append(None)
+        return original_inputs(self, batches, *args, **kwargs)
+
+    protocols = ["clean", "rotation", "ood", "fgsm", "temperature", "conformal"]
+    options = {"ood": other, "draws": 2, "angles": (0, 45), "epsilons": (0.0, 0.1)}
+    with monkeypatch.context() as patch:
+        patch.setattr(predict.Predictor, "classify", counting)
+        patch.setattr(predict.Predictor, "classify_inputs", counting_inputs)
+        together = content(evaluate(lt, data, protocols, **options))
+    assert sum(torch.equal(raw, data.test.x) for raw in sets if raw.shape == data.test.x.shape) == 1 + 2
+    assert len(attacked) - len(sets) == 2 * 2 - 1
+    assert together == [row for name in protocols for row in content(evaluate(lt, data, [name], **options))]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "sizes"),
+    [
+        ("lt", {}, {"clean": {60}, "fgsm": {60}}),
+        ("lt", {"draw": "random"}, {"clean": {60}, "fgsm": {16, 12}}),
+        ("alt", {}, {"clean": {60}, "fgsm": {60}}),
+        ("alt", {"draw": "random"}, {"clean": {16, 12}, "fgsm": {16, 12}}),
+        ("lt", {"steps": "adaptive"}, {"clean": {16, 12}, "fgsm": {16, 12}}),
+        ("lt", {"batch_size": 20}, {"clean": {20}, "fgsm": {20}}),
+    ],
+)
+def test_batches_are_larger_only_where_no_number_depends_on_them(model, options, sizes, data, request, monkeypatch):
+    """A device with room for 1,000: batches of all 60 images instead of 16 where nobody chose the size, unless random
+    end-times are drawn batch by batch or the steps are chosen by the batch. The numbers are those of the usual size."""
+    run = request.getfixturevalue(model)
+    usual = ltnode.evaluation.EvaluationOptions.resolved
+
+    def resolved(self, preset):
+        return dataclasses.replace(usual(self, preset), batch_size=self.batch_size or 16)
+
+    monkeypatch.setattr(ltnode.evaluation.EvaluationOptions, "resolved", resolved)
+    settings = {"draws": 0, "epsilons": (0.1,), **options}
+    plain = {name: content(evaluate(run, data, [name], **settings)) for name in sizes}
+    monkeypatch.setattr(predict, "_fitting_examples", lambda predict, examples, device: 1000)
+    seen: set[int] = set()
+    original = type(run.model).predict
+
+    def recording(self, x, *args, **kwargs):
+        seen.add(len(x))
+        return original(self, x, *args, **kwargs)
+
+    monkeypatch.setattr(type(run.model), "predict", recording)
+    for name, expected in sizes.items():
+        seen.clear()
+        rows = content(evaluate(run, data, [name], **settings))
+        assert seen == expected
+        for one, two in zip(rows, plain[name], strict=True):
+            assert one["value"] == pytest.approx(two["value"], abs=TOLERANCE, nan_ok=True)
+
+
+@pytest.mark.gpu
+def test_larger_batches_on_cuda_give_the_same_numbers(lt, data, monkeypatch):
+    """All 600 images at once against batches of 100; 1e-3, since other kernels may serve other sizes."""
+    model, seen = copy.deepcopy(lt.model).to("cuda"), []
+    original = type(model).predict
+    monkeypatch.setattr(type(model), "predict", lambda self, x, *args: seen.append(len(x)) or original(self, x, *args))
+    x, y = data.test.x.repeat(10, 1, 1, 1), data.test.y.repeat(10)
+    many = ltnode.data.Dataset.from_arrays(data.train.x, data.train.y, x, y, name="many", n_classes=3)
+    protocols, options = ["clean", "fgsm"], {"draws": 0, "epsilons": (0.0, 0.1)}
+    rows = content(evaluate(model, many, protocols, **options))
+    assert max(seen) == 600
+    usual = content(evaluate(model, many, protocols, batch_size=100, **options))
+    for one, two in zip(rows, usual, strict=True):
+        if not isinstance(one["value"], list):
+            assert one["value"] == pytest.approx(two["value"], abs=1e-3, nan_ok=True), one["metric"]
 
 
 def test_pgd_is_at_least_as_strong_as_no_attack_and_reports_its_gradients(alt, data):

@@ -33,15 +33,24 @@ def fgsm(context: Context) -> list[ResultRow]:
     of the pixel range). ``zero_gradient_share`` is the share of elements that the attack cannot move.
     """
     bounds = _Bounds(context.subject.data.normalise)
+    predictor, raw = context.predictor, context.test.x
     signs, share = _gradient_signs(context)
     rows = [context.row("fgsm", "zero_gradient_share", share, len(context.test))]
+    size = predictor.batch_size(raw, fresh=True)
+    unmoved: ClassPredictions | None = None
     for units, epsilon in itertools.product(("normalised", "pixel"), context.options.epsilons):
         strength = epsilon if units == "normalised" else bounds.from_pixels(epsilon)
         batches = (
             signed_step(x, sign.to(x.dtype), strength, bounds.low, bounds.high)
-            for x, sign in zip(context.predictor.batches(context.test.x), signs, strict=True)
+            for x, sign in zip(predictor.batches(raw, size), torch.split(signs, size), strict=True)
         )
-        predictions = context.predictor.classify_inputs(batches, fresh=True)
+        if epsilon == 0 and unmoved is not None:  # the same in all units
+            predictions = unmoved
+            predictor.on_predicted(len(context.test))
+        else:
+            predictions = predictor.classify_inputs(batches, fresh=True)
+        if epsilon == 0:
+            unmoved = predictions
         rows += _rows(context, "fgsm", predictions, {"units": units, "epsilon": epsilon})
     return rows
 
@@ -84,16 +93,16 @@ def _labelled_batches(context: Context) -> Iterator[tuple[int, Tensor, Tensor]]:
         yield position, x, y
 
 
-def _gradient_signs(context: Context) -> tuple[list[Tensor], float]:
-    """Signs as int8, batch by batch, and the share of zeros among them."""
+def _gradient_signs(context: Context) -> tuple[Tensor, float]:
+    """Signs of all test inputs as int8, and the share of zeros among them."""
     predictor, seed = context.predictor, context.options.draw_seed
     signs = []
     with product_precision("fp32"):
         for position, x, y in _labelled_batches(context):
             log_probs = partial(predictor.log_probs, seed=predictor.seed_of(position, seed))
             signs.append(gradient_sign(log_probs, x, y).to(torch.int8))
-    zeros = sum(int((sign == 0).sum()) for sign in signs)
-    return signs, zeros / sum(sign.numel() for sign in signs)
+    every = torch.cat(signs)
+    return every, int((every == 0).sum()) / every.numel()
 
 
 def _pgd_batches(context: Context, epsilon: float, shares: list[float]) -> Iterator[Tensor]:

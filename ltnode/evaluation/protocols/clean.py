@@ -33,8 +33,8 @@ def clean(context: Context) -> list[ResultRow]:
     ``confidence_accuracy`` and ``confidence_count`` over thresholds; ``parameters``; ``learnt.*``, the posterior; and the
     spread over draws of T.
     """
-    x, y = context.test.x, context.test.y
-    predictions = context.predictor.classify(x)
+    y = context.test.y
+    predictions = context.predict_test()
     n, cost = len(predictions), predictions.cost
     rows = context.quality_rows("clean", predictions, y, measures=CLEAN_METRICS)
     for name, value in _uncertainty(predictions).items():
@@ -48,7 +48,7 @@ def clean(context: Context) -> list[ResultRow]:
     rows.append(context.curve("clean", "confidence_accuracy", curve.accuracy, curve.threshold, "confidence threshold", n, cost))
     rows.append(context.curve("clean", "confidence_count", curve.counts, curve.threshold, "confidence threshold", n, cost))
     rows += model_rows(context, "clean")
-    per_draw = [_measured(context.predictor.classify(x, seed, draw="random"), y) for seed in context.spread_seeds]
+    per_draw = [_measured(context.predict_test(seed, "random"), y) for seed in context.spread_seeds]
     return rows + context.spread_rows("clean", per_draw, n)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ltnode import metrics
@@ -43,6 +43,16 @@ class Context:
     options: EvaluationOptions
     test: Split
     ood: Dataset | None
+    _predicted: dict[tuple[int, str | None], ClassPredictions] = field(default_factory=dict, init=False, repr=False)
+
+    def predict_test(self, draw_seed: int | None = None, draw: str | None = None) -> ClassPredictions:
+        """Predictions of the test set as it is, made once however many protocols ask for them; see `Predictor.classify`."""
+        key = (self.options.draw_seed if draw_seed is None else draw_seed, draw or self.options.draw)
+        if key in self._predicted:
+            self.predictor.on_predicted(len(self.test))
+        else:
+            self._predicted[key] = self.predictor.classify(self.test.x, draw_seed, draw=draw)
+        return self._predicted[key]
 
     def row(
         self,

@@ -46,7 +46,7 @@ class HeldOut:
     def of(cls, context: Context) -> HeldOut:
         """Predict the held-out and the test examples."""
         predictor, test = context.predictor, context.test
-        predictions = predictor.classify(test.x)
+        predictions = context.predict_test()
         validation = context.subject.validation_split()
         if validation is not None:
             held = on_device(validation, context.options.limit, predictor.device)

@@ -38,7 +38,7 @@ def ood(context: Context) -> list[ResultRow]:
     assert context.ood is not None
     other = on_device(context.ood.test, context.options.limit, context.predictor.device)
     labels, where = context.test.y, {"ood": context.ood.name}
-    inside, outside = (context.predictor.classify(split.x) for split in (context.test, other))
+    inside, outside = context.predict_test(), context.predictor.classify(other.x)
     n = len(inside) + len(outside)
     cost = _pooled(inside, outside)
     scores = {
@@ -64,7 +64,7 @@ def ood(context: Context) -> list[ResultRow]:
     rows.append(context.curve("ood", "rejection_accuracy", curve.accuracy, curve.rejected, "rejected share", n, cost, where))
     per_draw = []
     for seed in context.spread_seeds:
-        inside, outside = (context.predictor.classify(split.x, seed, draw="random") for split in (context.test, other))
+        inside, outside = context.predict_test(seed, "random"), context.predictor.classify(other.x, seed, draw="random")
         confident = SCORES["max_probability"]
         per_draw.append(
             {
