@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ltnode.ode.tableau import ButcherTableau
@@ -176,6 +177,7 @@ class _ConvTrajectory(torch.autograd.Function):
         return swept.stages.permute(0, 1, 4, 2, 3), swept.squares / y0[0].numel()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_stages: Tensor, _d_squares: Tensor) -> tuple[Tensor | None, ...]:
         starts, lengths, active1, active2, *rest = ctx.saved_tensors
         field, saved = rest[:12], rest[12:]

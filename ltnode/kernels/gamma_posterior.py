@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from ltnode.kernels import nvrtc
 from ltnode.typing import Float, Tensor
@@ -84,6 +85,7 @@ class _PosteriorTerms(torch.autograd.Function):
         return log_q, kl
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_log_q: Tensor, d_kl: Tensor) -> tuple[Tensor | None, ...]:
         times, moments, kl = ctx.saved_tensors
         d_alpha, d_beta = torch.empty_like(kl), torch.empty_like(kl)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from ltnode.kernels.norm_relu import power_of_two
 from ltnode.typing import Float, Tensor
@@ -109,6 +110,7 @@ class _InterpolatedHead(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         from ltnode.kernels.interpolated_head_triton import head_backward
 

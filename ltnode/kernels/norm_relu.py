@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ltnode.typing import Float, Tensor
@@ -89,6 +90,7 @@ class _NormRelu(torch.autograd.Function):
         return out if pool else out.permute(0, 3, 1, 2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         from ltnode.kernels.norm_relu_triton import norm_relu_backward
 

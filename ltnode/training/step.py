@@ -11,6 +11,7 @@ import torch
 
 from ltnode.errors import ConfigError, unknown_name
 from ltnode.models import Model
+from ltnode.models.fused_solve import reference_solves
 from ltnode.ode import SolverError
 from ltnode.training.batches import Batch
 from ltnode.training.config import TrainConfig
@@ -87,7 +88,9 @@ class EagerStep:
             return {name: torch.zeros((), device=batch.x.device) for name in names}, None
         model.loss_parts = None
         try:
-            with autocast(self.config.precision, batch.x.device):
+            # "off" is the reference: the layers themselves, no kernels in their place.
+            plain = reference_solves() if self.config.accelerate == "off" else contextlib.nullcontext()
+            with plain, autocast(self.config.precision, batch.x.device):
                 loss = model.loss(batch.x, batch.y, n_data=self.n_data, times=times, phase=phase)
         except SolverError as error:
             if self.workers.world == 1:
