@@ -81,7 +81,7 @@ class CudaTrajectory:
         a, c, e = tables(problem.tableau, device)
         arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, a, c, e, fragments[0], bias1, bias2]
         arguments += [map1.contiguous(), map2.contiguous(), norms, stages, active1, active2, normals, rstds, squares, batch]
-        arguments += [problem.rtol, problem.atol]
+        arguments += [float(problem.rtol), float(problem.atol)]
         kernels.launch("forward", -(-batch // 2), _THREADS, shared_bytes(side), arguments)
         return Swept(stages, squares.sum(dim=2), (active1, active2), (fragments, norms, normals, rstds))
 

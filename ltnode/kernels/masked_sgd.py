@@ -56,7 +56,7 @@ def launch_sgd(
     updated = torch.empty_like(parameters)
     count = parameters.numel()
     arguments: list[nvrtc.Argument] = [parameters, gradients, rule.rates, rule.decays, valid]
-    arguments += [rule.factor, int(rule.nesterov), count, momentum, updated]
+    arguments += [float(rule.factor), int(rule.nesterov), count, momentum, updated]
     compiled(parameters.device).launch("masked_sgd", -(-count // _THREADS), _THREADS, 0, arguments)
     return updated
 
