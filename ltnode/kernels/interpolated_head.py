@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from ltnode.kernels import nvrtc
 from ltnode.kernels.norm_relu import power_of_two
 from ltnode.typing import Float, Tensor
 
@@ -27,6 +28,10 @@ _LARGEST_TILE = 8192
 """Numbers that it has in registers at a time."""
 _REGISTERS = 128
 """Per thread: sixteen warps on a multiprocessor, and nothing spilled at the sizes of the paper's network."""
+
+
+_CUDA_BLOCK, _CUDA_POSITIONS, _CUDA_ENDS = 16, 64, 10
+"""Channels of a block, most positions, and end-times at a time of interpolated_head.cu."""
 
 
 def head_fits(norm: nn.GroupNorm, positions: int) -> bool:
@@ -62,7 +67,11 @@ def interpolated_head(
         weights: (S, J), or (S, B, J) where each sample has its own end-times; no gradient. `padded_ends` saves a copy here.
         norm: One that `head_fits` accepts.
     """
-    return _InterpolatedHead.apply(stages, base, padded_ends(weights.detach()), norm.weight, norm.bias, norm.num_groups, norm.eps)
+    rows = padded_ends(weights.detach())
+    kernels = _cuda_kernels(stages, norm.num_groups, len(rows))
+    if kernels is not None:
+        return _CudaHead.apply(stages, base, rows, norm.weight, norm.bias, norm.eps, kernels)
+    return _InterpolatedHead.apply(stages, base, rows, norm.weight, norm.bias, norm.num_groups, norm.eps)
 
 
 def _channel_block(channels: int, groups: int) -> int:
@@ -79,6 +88,58 @@ def _is_padded(weights: Tensor) -> bool:
     strides = (1, row) if weights.ndim == 2 else (1, evaluations * row, row)
     room = weights.untyped_storage().nbytes() // weights.element_size() - weights.storage_offset()
     return weights.dtype == torch.float32 and weights.stride() == strides and room >= math.prod(weights.shape[1:]) * row
+
+
+def _cuda_kernels(stages: Tensor, groups: int, ends: int) -> nvrtc.Kernels | None:
+    """interpolated_head.cu for these sizes; None where it cannot serve, and Triton does."""
+    _, _, channels, height, width = stages.shape
+    fits = channels == 2 * groups and channels % _CUDA_BLOCK == 0 and height * width <= _CUDA_POSITIONS
+    if not fits or not stages.is_cuda or nvrtc.why_unavailable() is not None:
+        return None
+    defines = _cuda_sizes(ends, height * width, channels)
+    return nvrtc.compiled(
+        "interpolated_head", defines, torch.cuda.current_device() if stages.device.index is None else stages.device.index
+    )
+
+
+def _cuda_sizes(ends: int, positions: int, channels: int) -> tuple[tuple[str, int], ...]:
+    return (("ENDS", min(ends, _CUDA_ENDS)), ("POSITIONS", positions), ("CHANNELS", channels))
+
+
+class _CudaHead(torch.autograd.Function):
+    """The launches of interpolated_head.cu."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stages: Tensor, base: Tensor, weights: Tensor, scale: Tensor, shift: Tensor, eps: float, kernels: nvrtc.Kernels
+    ) -> Tensor:
+        evaluations, batch, channels, height, width = stages.shape
+        ends, positions = weights.shape[0], height * width
+        rows = stages.detach().permute(0, 1, 3, 4, 2).contiguous()
+        start = base.detach().permute(0, 2, 3, 1).contiguous()
+        warps, at_once = math.ceil(positions / 4), min(ends, _CUDA_ENDS)
+        shared_bytes = 4 * ((warps + 1) * 8 * 4 * at_once + evaluations * at_once)
+        blocks, threads = channels // _CUDA_BLOCK * batch, warps * 32
+        ctx.launch = (blocks, threads, shared_bytes)
+        ctx.numbers = (ends, evaluations, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)
+        pooled = torch.empty((ends, batch, channels), device=stages.device)
+        means, rstds = (torch.empty((ends, batch, channels // 2), device=stages.device) for _ in range(2))
+        given = (rows, start, weights, scale.detach(), shift.detach())
+        kernels.launch("head_forward", blocks, threads, shared_bytes, [*given, *ctx.numbers, float(eps), pooled, means, rstds])
+        ctx.save_for_backward(*given, means, rstds)
+        ctx.kernels = kernels
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_pooled: Tensor) -> tuple[Tensor | None, ...]:
+        rows, start, weights, scale, shift, means, rstds = ctx.saved_tensors
+        d_rows, d_start = torch.empty_like(rows), torch.empty_like(start)
+        d_affine = torch.empty((rows.shape[1], 2, scale.shape[0]), device=rows.device)
+        given = (rows, start, weights, scale, shift, means, rstds, d_pooled.contiguous())
+        ctx.kernels.launch("head_backward", *ctx.launch, [*given, *ctx.numbers, d_rows, d_start, d_affine])
+        d_scale, d_shift = d_affine.sum(dim=0)
+        return d_rows.permute(0, 1, 4, 2, 3), d_start.permute(0, 3, 1, 2), None, d_scale, d_shift, None, None
 
 
 class _InterpolatedHead(torch.autograd.Function):

@@ -72,3 +72,8 @@ def emulated_sgd(device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernel of `ltnode.kernels.masked_sgd`."""
     assert device.type == "cpu"
     return _library("masked_sgd", ("masked_sgd",))
+
+
+def emulated_head(sizes: tuple[tuple[str, int], ...]) -> EmulatedKernels:
+    """Stands in for the compiled kernels of `ltnode.kernels.interpolated_head`."""
+    return _library("interpolated_head", ("head_forward", "head_backward"), tuple(f"-D{name}={value}" for name, value in sizes))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.comparisons import trajectory_errors
-from kernels.emulated import COMPILER, emulated
+from kernels.comparisons import head_errors, trajectory_errors
+from kernels.emulated import COMPILER, emulated, emulated_head
 from kernels.rounded import RoundedField
-from ltnode.kernels import conv_trajectory
+from ltnode.kernels import conv_trajectory, interpolated_head
 from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
@@ -36,3 +36,14 @@ def test_two_steps_of_dopri5_follow_the_layers(monkeypatch: pytest.MonkeyPatch):
     errors = errors_of(monkeypatch, 7, 3, [0.0, 0.3, 0.5], "dopri5")
     assert errors["states"] < 1e-3 and errors["error norms"] < 1e-2 and errors["without saving"] == 0.0, errors
     assert max(errors.values()) < 0.1, errors
+
+
+@pytest.mark.parametrize(
+    ("ends", "side", "per_sample"), [(1, 3, False), (10, 2, True), pytest.param(23, 7, True, marks=pytest.mark.slow)]
+)
+def test_the_interpolated_head_equals_the_layers(monkeypatch: pytest.MonkeyPatch, ends: int, side: int, per_sample: bool):
+    """One end-time, as many as a thread holds, and more than twice that; float32 sums in another order (1e-5), flipped masks."""
+    sizes = interpolated_head._cuda_sizes(ends, side * side, 32)
+    monkeypatch.setattr(interpolated_head, "_cuda_kernels", lambda *_: emulated_head(sizes))
+    errors = head_errors(ends, side, "cpu", batch=3, width=32, groups=16, per_sample=per_sample)
+    assert max(errors.values()) < 1e-4, errors
