@@ -184,25 +184,26 @@ class _ConvTrajectory(torch.autograd.Function):
         rows = d_stages.permute(0, 1, 3, 4, 2).contiguous()
         back = ctx.kernels.sweep_back(rows, field, lengths, ctx.problem, saved)
         times = _stage_times(starts, lengths, tables(ctx.problem.tableau, rows.device)[1])
-        d_w1, d_bias1, d_map1 = _conv_gradients(active1, back.d_conv[0], field[0], times)
-        d_w2, d_bias2, d_map2 = _conv_gradients(active2, back.d_conv[1], field[1], times)
+        factors = torch.stack([torch.ones_like(times), times])
+        d_w1, d_bias1, d_map1 = _conv_gradients(active1, back.d_conv[0], field[0], factors)
+        d_w2, d_bias2, d_map2 = _conv_gradients(active2, back.d_conv[1], field[1], factors)
         d_g1, d_b1, d_g2, d_b2, d_g3, d_b3 = back.d_norms.sum(dim=0)
         d_flat = (d_w1, d_w2, d_bias1, d_bias2, d_map1, d_map2, d_g1, d_g2, d_g3, d_b1, d_b2, d_b3)
         return (back.d_y0.permute(0, 3, 1, 2), None, None, None, None, *d_flat)
 
 
 def _conv_gradients(
-    inputs: Float[Tensor, "J B H W C"], d_outputs: Float[Tensor, "J B H W C"], weight: Tensor, times: Float[Tensor, " J"]
+    inputs: Float[Tensor, "J B H W C"], d_outputs: Float[Tensor, "J B H W C"], weight: Tensor, factors: Float[Tensor, "2 J"]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of kernel, bias and time map, each over all evaluations in one call."""
+    """Gradients of kernel, bias and time map, each over all evaluations in one call; factors are 1 and t of each."""
     x = inputs.flatten(0, 1).permute(0, 3, 1, 2)
     d = d_outputs.flatten(0, 1).permute(0, 3, 1, 2)
     d_weight = torch.ops.aten.convolution_backward(
         d, x, torch.empty_like(weight, dtype=x.dtype), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False]
     )[1]
     per_evaluation = d_outputs.sum(dim=1, dtype=torch.float32)
-    d_map = torch.tensordot(times, per_evaluation, dims=1).permute(2, 0, 1)
-    return d_weight.float(), per_evaluation.sum(dim=(0, 1, 2)), d_map
+    summed, by_time = (factors @ per_evaluation.flatten(1)).unflatten(1, per_evaluation.shape[1:])
+    return d_weight.float(), summed.sum(dim=(0, 1)), by_time.permute(2, 0, 1)
 
 
 def _stage_times(starts: Tensor, lengths: Tensor, c: Tensor) -> Tensor:
