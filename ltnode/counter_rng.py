@@ -16,6 +16,7 @@ _WORD = 1 << 64
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _FEW = 64
+"""Numbers up to which Python's integers are faster than tensors."""
 
 
 def hash_counters(*counters: int) -> int:

@@ -37,3 +37,8 @@ def test_a_wrong_name_is_said_in_one_line():
     code, output = bench("--model", "lt-nod")
     assert code == 2 and "unknown model" in output
     assert "Traceback" not in output
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path):
+    code, output = bench("--data", "synthetic", "--json", str(tmp_path / "missing" / "speed.json"))
+    assert code == 2 and "there is no folder" in output and " ms" not in output

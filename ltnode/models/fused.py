@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import nn
@@ -20,31 +21,49 @@ from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.typing import Float, Tensor
 
 _LARGEST_TILE = 64
+_EPS = 1e-5
+"""Of the kernels' norms."""
+
+
+def why_not_field(field: nn.Module, tableau: ButcherTableau) -> str | None:
+    """Why the fused trajectory cannot serve this field and method; None where it can."""
+    if type(field) is not ConvField:  # a subclass may compute something else
+        return f"the field is a {type(field).__name__}, and the fused trajectory is written for ConvField"
+    width, modules = field.norm1.num_channels, list(field.modules())
+    if width < 32 or width & (width - 1):
+        return f"the field has {width} channels, and the kernels need a power of two from 32"
+    if any(module.eps != _EPS for module in modules if isinstance(module, nn.GroupNorm)):
+        return f"a norm of the field has another eps than the kernels' {_EPS:g}"
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules):
+        return "a hook watches the field, whose layers the kernels do not call"
+    if not tableau.fsal or not tableau.adaptive:
+        return f"method {tableau.name!r} does not end its steps with the field at the new state, or has no error estimate"
+    return None
+
+
+def why_not_state(shape: Sequence[int], width: int) -> str | None:
+    """Why the fused trajectory cannot serve states of this shape (B, C, H, W); None where it can."""
+    if len(shape) != 4 or shape[1] != width or shape[2] != shape[3] or shape[2] * shape[3] > _LARGEST_TILE:
+        return f"the state has shape {tuple(shape)}, and the kernels need a square of at most {_LARGEST_TILE} positions"
+    return None
 
 
 def why_not_fused(model: LatentTimeODE, x: Tensor) -> str | None:
     """Why the fused kernels cannot serve this model and input; None where they can."""
-    if not isinstance(model.field, ConvField):
-        return f"the field is a {type(model.field).__name__}, and the fused trajectory is written for ConvField"
-    width = model.field.norm1.num_channels
-    if width < 32 or width & (width - 1):
-        return f"the field has {width} channels, and the kernels need a power of two from 32"
-    if not get_tableau(model.solver.method).fsal:
-        return f"method {model.solver.method!r} does not end its steps with the field at the new state"
+    reason = why_not_field(model.field, get_tableau(model.solver.method))
+    if reason is not None:
+        return reason
     if model.augment or not isinstance(model.stem, nn.Sequential) or not isinstance(model.head, nn.Sequential):
         return "stem and head must be Sequential, without augmented channels"
     odd = next((p.dtype for p in model.parameters() if p.dtype != torch.float32), None)
     if odd is not None:
         return f"a parameter is {odd}, and the kernels need float32"
+    assert isinstance(model.field, ConvField)
     with torch.no_grad():
-        shape = model.initial_state(x[:1]).shape
-    if shape[2] != shape[3] or shape[2] * shape[3] > _LARGEST_TILE:
-        return f"the state is {shape[2]}x{shape[3]}, and the kernels need a square of at most {_LARGEST_TILE} positions"
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return "Triton is not installed"
-    return None
+        reason = why_not_state(model.initial_state(x[:1]).shape, model.field.norm1.num_channels)
+    if reason is not None:
+        return reason
+    return None if find_spec("triton") is not None else "Triton is not installed"
 
 
 def field_tensors(field: ConvField, side: int) -> FieldTensors:
@@ -117,10 +136,7 @@ def fused_outputs(
     """
     assert isinstance(model.field, ConvField) and isinstance(model.stem, nn.Sequential) and isinstance(model.head, nn.Sequential)
     tableau, o = get_tableau(model.solver.method), model.solver
-    reduced = precision == "bf16"
-    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=reduced):
-        inputs = x.to(dtype=torch.bfloat16 if reduced else x.dtype, memory_format=torch.channels_last)
-        h = run_fused(model.stem, inputs).float()
+    h = _run_reduced(model.stem, x, precision)
     edges32 = edges.float()
     stages, squares = conv_trajectory(
         h,
@@ -142,7 +158,7 @@ def fused_posterior_terms(
     """`LatentTimeODE.posterior_terms` with encoder, densities and divergence in fused kernels where there are any."""
     end_time = model.end_time
     if isinstance(end_time, AmortizedGammaTime) and isinstance(end_time.encoder, nn.Sequential):
-        alpha, beta = end_time.shape_and_rate(_encoding(end_time.encoder, x, precision))
+        alpha, beta = end_time.shape_and_rate(_run_reduced(end_time.encoder, x, precision))
     elif isinstance(end_time, GammaTime):
         alpha, beta = end_time.shape_and_rate()
     else:
@@ -155,31 +171,35 @@ def fused_posterior_terms(
     return gamma_posterior.posterior_terms(alpha, beta, times, family)
 
 
-def _encoding(encoder: nn.Sequential, x: Tensor, precision: Precision) -> Float[Tensor, "B 2"]:
+def _run_reduced(layers: nn.Sequential, x: Tensor, precision: Precision) -> Tensor:
+    """Layers on images with fused norms and convolutions in a precision; the result is float32."""
     reduced = precision == "bf16"
     with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=reduced):
         inputs = x.to(dtype=torch.bfloat16 if reduced else x.dtype, memory_format=torch.channels_last)
-        return run_fused(encoder, inputs).float()
+        return run_fused(layers, inputs).float()
+
+
+def states_at(stages: Float[Tensor, "J B C H W"], base: Float[Tensor, "B C H W"], weights: Tensor) -> Float[Tensor, "S B C H W"]:
+    """``base + sum_j weights[s, (b,) j] stages[j]``, channels last in memory as the kernels store the stages: no copy."""
+    rows, first = stages.permute(0, 1, 3, 4, 2), base.permute(0, 2, 3, 1)
+    if weights.ndim == 2:
+        states = first + (weights @ rows.reshape(rows.shape[0], -1)).reshape(-1, *first.shape)
+    else:
+        states = first + torch.einsum("sbj,jbhwc->sbhwc", weights, rows)
+    return states.permute(0, 1, 4, 2, 3)
 
 
 def _head_outputs(head: nn.Sequential, stages: Tensor, h: Tensor, weights: Tensor) -> Float[Tensor, "S B C"]:
-    """The head at the states ``h + sum_j weights[s, (b,) j] stages[j]``."""
+    """The head at `states_at` of the stages."""
     layers = list(head)
-    batch, channels, height, width = h.shape
     if (
         len(layers) > 3
         and isinstance(layers[0], nn.GroupNorm)
         and isinstance(layers[1], nn.ReLU)
         and is_pooling(layers[2:4])
-        and head_fits(layers[0], height * width)
+        and head_fits(layers[0], h.shape[2] * h.shape[3])
     ):
         pooled = interpolated_head(stages, h, weights, layers[0])
         return head[4:](pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
-    rows = stages.permute(0, 1, 3, 4, 2)
-    base = h.permute(0, 2, 3, 1)
-    if weights.ndim == 2:
-        states = base + (weights @ rows.reshape(rows.shape[0], -1)).reshape(-1, *base.shape)
-    else:
-        states = base + torch.einsum("sbj,jbhwc->sbhwc", weights, rows)
-    flat = states.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
-    return run_fused(head, flat).reshape(states.shape[0], batch, -1)
+    states = states_at(stages, h, weights)
+    return run_fused(head, states.flatten(0, 1)).unflatten(0, states.shape[:2])

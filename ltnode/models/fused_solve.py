@@ -15,15 +15,12 @@ import torch
 from torch import nn
 
 from ltnode.kernels.conv_trajectory import Precision, conv_trajectory
-from ltnode.models.fused import field_tensors, stage_weights
+from ltnode.models.fused import field_tensors, stage_weights, states_at, why_not_field, why_not_state
 from ltnode.models.images import ConvField
 from ltnode.ode.replay import Replay, Replayer, traced
 from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.typing import Float, Tensor
 
-_LARGEST_TILE = 64
-_EPS = 1e-5
-"""Of the kernels' norms."""
 _wanted: ContextVar[bool] = ContextVar("fused_solves", default=True)
 
 
@@ -64,26 +61,17 @@ def fused_replayer(field: nn.Module, h: Tensor, times: Tensor, method: str, rtol
 
 def why_not_fused_solve(field: nn.Module, h: Tensor, times: Tensor, tableau: ButcherTableau) -> str | None:
     """Why the fused trajectory cannot serve this solve; None where it can. Reads no value of a tensor."""
-    unfit = _why_not_here(h.device)
-    if unfit is not None:
-        return unfit
-    if type(field) is not ConvField:  # a subclass may compute something else
-        return f"the field is a {type(field).__name__}, and the fused trajectory is written for ConvField"
-    width, modules = field.norm1.num_channels, list(field.modules())
-    if width < 32 or width & (width - 1):
-        return f"the field has {width} channels, and the kernels need a power of two from 32"
-    if any(module.eps != _EPS for module in modules if isinstance(module, nn.GroupNorm)):
-        return f"a norm of the field has another eps than the kernels' {_EPS:g}"
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules):
-        return "a hook watches the field, whose layers the kernels do not call"
+    reason = _why_not_here(h.device) or why_not_field(field, tableau)
+    if reason is not None:
+        return reason
+    assert isinstance(field, ConvField)
     if any(p.dtype != torch.float32 or p.device != h.device for p in field.parameters()):
         return f"the kernels need the field's parameters in float32 on {h.device}"
-    if not tableau.fsal or not tableau.adaptive:
-        return f"method {tableau.name!r} does not end its steps with the field at the new state, or has no error estimate"
     if times.requires_grad:
         return "a gradient in the end-times is wanted"
-    if h.ndim != 4 or h.shape[1] != width or h.shape[2] != h.shape[3] or h.shape[2] * h.shape[3] > _LARGEST_TILE:
-        return f"the state has shape {tuple(h.shape)}, and the kernels need a square of at most {_LARGEST_TILE} positions"
+    reason = why_not_state(h.shape, field.norm1.num_channels)
+    if reason is not None:
+        return reason
     if traced(h) or traced(times):
         return "the solve is compiled, transformed or captured"
     return None
@@ -133,10 +121,4 @@ def fused_replay(
             base, field_tensors(field, y.shape[-1]), starts, lengths, tableau, rtol, atol, precision
         )  # fmt: skip
         weights = stage_weights(tableau, grid, times)
-        # Channels last, as the kernels store the stages: no copy.
-        rows, first = stages.permute(0, 1, 3, 4, 2), base.permute(0, 2, 3, 1)
-        if weights.ndim == 2:
-            states = first + (weights @ rows.reshape(rows.shape[0], -1)).reshape(-1, *first.shape)
-        else:
-            states = first + torch.einsum("sbj,jbhwc->sbhwc", weights, rows)
-        return Replay(states.permute(0, 1, 4, 2, 3).to(y.dtype), squares.detach().mean(dim=1).sqrt())
+        return Replay(states_at(stages, base, weights).to(y.dtype), squares.detach().mean(dim=1).sqrt())

@@ -174,3 +174,22 @@ def test_the_reason_against_the_kernels_is_named():
     fits = build("lt-node", "mnist", seed=0)
     reason = why_not_fused(fits, torch.zeros(1, 1, 28, 28))
     assert reason is None if HAS_TRITON else "Triton" in str(reason)
+
+
+def test_a_field_that_computes_something_else_is_not_fused():
+    """A subclass, another eps, a hook: the kernels would silently compute the plain field instead."""
+
+    class Damped(images.ConvField):
+        def forward(self, t: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+            return super().forward(t, h) - h
+
+    x = torch.zeros(1, 1, 28, 28)
+    model = build("lt-node", "mnist", seed=0)
+    model.field = Damped()
+    assert "Damped" in str(why_not_fused(model, x))
+    model = build("lt-node", "mnist", seed=0)
+    model.field.norm2.eps = 1e-3
+    assert "eps" in str(why_not_fused(model, x))
+    model = build("lt-node", "mnist", seed=0)
+    model.field.register_forward_hook(lambda *_: None)
+    assert "hook" in str(why_not_fused(model, x))

@@ -10,6 +10,7 @@ import torch
 import typer
 
 from ltnode.cli import console
+from ltnode.errors import InputError
 from ltnode.experiments.speed import Settings, Timing, measure, record
 from ltnode.training.engine import choose_device
 
@@ -36,6 +37,8 @@ def bench(
     Tolerance is rtol = atol = 1e-2; accepted steps and evaluations of the field stand beside every time. Machines are noisy:
     read the ratios, not the milliseconds.
     """
+    if out is not None and not out.parent.is_dir():
+        raise InputError(f"--json {out}: there is no folder {out.parent}")  # now, not after minutes of measuring
     settings = Settings(model, data, batch, samples, choose_device(device), repeats)
     timings: list[Timing] = []
     for timing in measure(settings):
