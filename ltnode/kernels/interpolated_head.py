@@ -30,8 +30,10 @@ _REGISTERS = 128
 """Per thread: sixteen warps on a multiprocessor, and nothing spilled at the sizes of the paper's network."""
 
 
-_CUDA_BLOCK, _CUDA_POSITIONS, _CUDA_ENDS = 16, 64, 10
-"""Channels of a block, most positions, and end-times at a time of interpolated_head.cu."""
+_CUDA_BLOCK, _CUDA_THREADS, _CUDA_POSITIONS, _CUDA_ENDS = 8, 64, 64, 10
+"""Channels and threads of a block, most positions, and end-times at a time of interpolated_head.cu."""
+_CUDA_NUMBERS = 48
+"""That it has in shared memory per end-time, beside the weights."""
 
 
 def head_fits(norm: nn.GroupNorm, positions: int) -> bool:
@@ -113,19 +115,18 @@ class _CudaHead(torch.autograd.Function):
     def forward(
         ctx: Any, stages: Tensor, base: Tensor, weights: Tensor, scale: Tensor, shift: Tensor, eps: float, kernels: nvrtc.Kernels
     ) -> Tensor:
-        evaluations, batch, channels, height, width = stages.shape
-        ends, positions = weights.shape[0], height * width
+        evaluations, batch, channels, _, _ = stages.shape
+        ends = weights.shape[0]
         rows = stages.detach().permute(0, 1, 3, 4, 2).contiguous()
         start = base.detach().permute(0, 2, 3, 1).contiguous()
-        warps, at_once = math.ceil(positions / 4), min(ends, _CUDA_ENDS)
-        shared_bytes = 4 * ((warps + 1) * 8 * 4 * at_once + evaluations * at_once)
-        blocks, threads = channels // _CUDA_BLOCK * batch, warps * 32
-        ctx.launch = (blocks, threads, shared_bytes)
+        at_once = min(ends, _CUDA_ENDS)
+        shared_bytes = 4 * (_CUDA_NUMBERS * at_once + evaluations * math.ceil(at_once / 4) * 4)
+        ctx.launch = (channels // _CUDA_BLOCK * batch, _CUDA_THREADS, shared_bytes)
         ctx.numbers = (ends, evaluations, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)
         pooled = torch.empty((ends, batch, channels), device=stages.device)
         means, rstds = (torch.empty((ends, batch, channels // 2), device=stages.device) for _ in range(2))
         given = (rows, start, weights, scale.detach(), shift.detach())
-        kernels.launch("head_forward", blocks, threads, shared_bytes, [*given, *ctx.numbers, float(eps), pooled, means, rstds])
+        kernels.launch("head_forward", *ctx.launch, [*given, *ctx.numbers, float(eps), pooled, means, rstds])
         ctx.save_for_backward(*given, means, rstds)
         ctx.kernels = kernels
         return pooled

@@ -121,7 +121,8 @@ class CudaKernels:
         torch.cuda.current_stream().synchronize()  # makes torch create the context
         self._module = ctypes.c_void_p()
         self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), code))
-        self._functions: dict[tuple[str, int], ctypes.c_void_p] = {}
+        self._functions: dict[str, ctypes.c_void_p] = {}
+        self._shared_bytes: dict[str, int] = {}
 
     def launch(self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument]) -> None:
         """See `Kernels`."""
@@ -133,15 +134,16 @@ class CudaKernels:
         self._check(self._driver.cuLaunchKernel(function, *grid, shared_bytes, stream, pointers, None))
 
     def _function(self, name: str, shared_bytes: int) -> ctypes.c_void_p:
-        key = (name, shared_bytes)
-        if key not in self._functions:
+        if name not in self._functions:
             function = ctypes.c_void_p()
             self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()))
-            if shared_bytes:
-                largest_dynamic_shared_size = 8
-                self._check(self._driver.cuFuncSetAttribute(function, largest_dynamic_shared_size, shared_bytes))
-            self._functions[key] = function
-        return self._functions[key]
+            self._functions[name] = function
+        # The limit is the function's, whoever launches it: it only grows, since captured launches keep their size.
+        if shared_bytes > self._shared_bytes.get(name, 0):
+            largest_dynamic_shared_size = 8
+            self._check(self._driver.cuFuncSetAttribute(self._functions[name], largest_dynamic_shared_size, shared_bytes))
+            self._shared_bytes[name] = shared_bytes
+        return self._functions[name]
 
     def _check(self, status: int) -> None:
         if status:

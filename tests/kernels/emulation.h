@@ -2,10 +2,12 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <vector>
 
 #define __device__
@@ -43,6 +45,9 @@ struct Fibre {
     ucontext_t context;
     std::vector<char> stack;
     bool done = false;
+    const Meeting* awaited = nullptr;
+    unsigned generation = 0;  // of the awaited meeting: over once it has another
+    bool ready() const { return !done && (!awaited || awaited->generation != generation); }
 };
 
 static std::vector<Fibre> fibres;
@@ -52,22 +57,19 @@ static Meeting barriers[16];
 static ucontext_t scheduler;
 static std::function<void()> body;
 
-static void yield() {
-    int self = threadIdx.x;
-    swapcontext(&fibres[self].context, &scheduler);
-    threadIdx.x = self;
-}
-
 template <typename Last>
 static void meet(Meeting& meeting, int count, Last last) {
-    unsigned generation = meeting.generation;
     if (++meeting.arrived == count) {
         last();
         meeting.arrived = 0;
         meeting.generation++;
-    } else {
-        while (meeting.generation == generation) yield();
+        return;
     }
+    int self = threadIdx.x;
+    fibres[self].awaited = &meeting;
+    fibres[self].generation = meeting.generation;
+    swapcontext(&fibres[self].context, &scheduler);
+    fibres[self].awaited = nullptr;
 }
 
 static Warp& warp() { return warps[threadIdx.x / 32]; }
@@ -77,6 +79,18 @@ static void enter() {
     body();
     fibres[threadIdx.x].done = true;
     swapcontext(&fibres[threadIdx.x].context, &scheduler);
+}
+
+static void run_warp(int w, int threads) {
+    for (bool busy = true; busy;) {
+        busy = false;
+        for (int i = 32 * w; i < std::min(32 * w + 32, threads); i++)
+            if (fibres[i].ready()) {
+                busy = true;
+                threadIdx.x = i;
+                swapcontext(&scheduler, &fibres[i].context);
+            }
+    }
 }
 
 static void run(int blocks, int threads, int shared_bytes, std::function<void()> kernel) {
@@ -96,14 +110,19 @@ static void run(int blocks, int threads, int shared_bytes, std::function<void()>
             fibre.context.uc_link = nullptr;
             makecontext(&fibre.context, enter, 0);
         }
-        for (bool busy = true; busy;) {
-            busy = false;
-            for (int i = 0; i < threads; i++)
-                if (!fibres[i].done) {
-                    busy = true;
-                    threadIdx.x = i;
-                    swapcontext(&scheduler, &fibres[i].context);
-                }
+        // Warps in a random order, each as far as it gets without the others: a missing barrier shows.
+        std::minstd_rand random(block + 1);
+        std::vector<int> ready;
+        for (;;) {
+            ready.clear();
+            for (int w = 0; w < int(warps.size()); w++)
+                for (int i = 32 * w; i < std::min(32 * w + 32, threads); i++)
+                    if (fibres[i].ready()) {
+                        ready.push_back(w);
+                        break;
+                    }
+            if (ready.empty()) break;
+            run_warp(ready[random() % ready.size()], threads);
         }
     }
 }
