@@ -171,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
 }
 
 // d_stages and d_start like stages and start; d_affine (B, 2, C): of scale and shift, per sample.
-extern "C" __global__ void __launch_bounds__(THREADS, 7)
+extern "C" __global__ void __launch_bounds__(THREADS, 6)
     head_backward(const float* stages, const float* start, const float* weights, const float* scale, const float* shift,
                   const float* means, const float* rstds, const float* d_pooled, int ends, int evaluations, int batch, int row,
                   int stride, float* d_stages, float* d_start, float* d_affine) {
