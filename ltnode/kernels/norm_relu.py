@@ -12,6 +12,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ltnode.kernels import patch_conv
 from ltnode.typing import Float, Tensor
 
 _LARGEST_PART = 32768
@@ -138,7 +139,10 @@ def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
     kind = x.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else layer.weight.dtype
     weight = layer.weight.to(dtype=dtype, memory_format=torch.channels_last)
-    return functional.conv2d(x.to(dtype), weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    x = x.to(dtype)
+    if patch_conv.why_not(layer, x) is None:
+        return patch_conv.patch_conv(x, weight)
+    return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
 def is_pooling(layers: list[nn.Module]) -> bool:

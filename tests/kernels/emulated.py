@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import torch
 
-from ltnode.kernels import nvrtc
+from ltnode.kernels import nvrtc, patch_conv
 from ltnode.kernels.conv_trajectory import Problem
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -77,3 +77,8 @@ def emulated_sgd(device: torch.device) -> EmulatedKernels:
 def emulated_head(sizes: tuple[tuple[str, int], ...]) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.interpolated_head`."""
     return _library("interpolated_head", ("head_forward", "head_backward"), tuple(f"-D{name}={value}" for name, value in sizes))
+
+
+def emulated_patches(x: torch.Tensor, size: int) -> EmulatedKernels:
+    """Stands in for the compiled kernel of `ltnode.kernels.patch_conv`."""
+    return _library("patches", ("patches",), tuple(f"-D{name}={value}" for name, value in patch_conv.defines(x, size)))
