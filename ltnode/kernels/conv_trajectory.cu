@@ -1,4 +1,4 @@
-// The whole trajectory of the convolutional field in bfloat16, two samples per block; see conv_trajectory_triton.py for the
+// The whole trajectory of the convolutional field in bfloat16, some samples per block; see conv_trajectory_triton.py for the
 // mathematics, which is the same, and conv_trajectory_cuda.py for the launches.
 //
 // A sample belongs to four warps and never meets another one. Its tile, C = 64 channels by at most 7 x 7 positions, is the
@@ -9,7 +9,8 @@
 // memory, in the order of the fragments, for the whole trajectory; activations pass through shared memory, where the taps read
 // them shifted. Vertical shifts need no reads of their own: they take another image row's fragment.
 //
-// Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method, SAVE (keep what backward needs).
+// Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method, SAVE (keep what backward needs),
+// SAMPLES of a block.
 
 #define DEVICE __device__ __forceinline__
 
@@ -25,7 +26,7 @@ constexpr int LANES = 128;                        // threads of one sample
 constexpr int FRAGMENTS = 9 * 4 * LANES;          // (tap, k-step, thread) of one convolution, 16 bytes each
 constexpr int WEIGHT_BYTES = 2 * FRAGMENTS * 16;
 constexpr int PLANE_BYTES = 64 * 128;             // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
-constexpr int ACTIVE_BYTES = 4 * PLANE_BYTES;     // two samples, two planes each
+constexpr int ACTIVE_BYTES = SAMPLES * 2 * PLANE_BYTES;  // two planes a sample
 constexpr int MAP_BYTES = 2 * SIDE * LANES * 16;
 constexpr float EPS = 1e-5f;
 
@@ -34,13 +35,13 @@ struct Tile {
 };
 
 struct Place {
-    int half, thread, warp, lane, pair, column, channel;
+    int slot, thread, warp, lane, pair, column, channel;
     bool ok[2];
 };
 
 DEVICE Place place() {
     Place p;
-    p.half = threadIdx.x / LANES;
+    p.slot = threadIdx.x / LANES;
     p.thread = threadIdx.x % LANES;
     p.warp = p.thread / 32;
     p.lane = p.thread % 32;
@@ -287,7 +288,7 @@ extern "C" __global__ void pack_weights(const float* w1, const float* w2, int st
 // All steps of a batch from y0 (B, P, C). Stage evaluation j = m (STAGES - 1) + i is stage i of step m; the last stage of a step
 // is the first of the next. Tables: a (STAGES, STAGES), c, error. Norms: scale 1, shift 1, scale 2, ... shift 3, C each.
 // squares (n, B, 4): sums over the values of a warp of the squared error in units of the tolerance.
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     forward(const float* y0, const float* starts, const float* lengths, int steps, const float* table_a, const float* table_c,
             const float* table_e, const uint4* fragments, const float* bias1, const float* bias2, const float* map1,
             const float* map2, const float* norms, float* stages, u16* active1, u16* active2, u16* normals, float* rstds,
@@ -306,10 +307,10 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         maps[i] = make_float4(q[0], q[1], q[2], q[3]);
     }
     block_barrier();
-    const int sample = 2 * blockIdx.x + p.half;
+    const int sample = SAMPLES * blockIdx.x + p.slot;
     if (sample >= batch) return;
 
-    char* plane1 = shared + WEIGHT_BYTES + p.half * 2 * PLANE_BYTES;
+    char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
     char* plane2 = plane1 + PLANE_BYTES;
     const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
     const uint4* kernel2 = kernel1 + FRAGMENTS;
@@ -351,7 +352,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                     x.v[r][2] = bias[part].y + t * q.z;
                     x.v[r][3] = bias[part].y + t * q.w;
                 }
-                sample_barrier(1 + p.half);
+                sample_barrier(1 + p.slot);
                 convolve(x, part == 0 ? plane1 : plane2, part == 0 ? kernel1 : kernel2, p);
             }
             affine(x, g3, b3);
@@ -378,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 
 // The reverse sweep: from the gradients of all stages (J, B, P, C) to that of y0, those of the convolutions' outputs, and per
 // sample those of the norms (B, 6, C) in the order of ``norms``. ``d_arguments`` (STAGES, B, P, C) is scratch.
-extern "C" __global__ void __launch_bounds__(256, 1)
+extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     backward(const float* d_stages, const float* lengths, int steps, const float* table_a, const uint4* fragments,
              const float* norms, const u16* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float* d_arguments,
              float* d_y0, float* d_norms, int batch) {
@@ -386,10 +387,10 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     const Place p = place();
     prepare(shared, fragments);
     block_barrier();
-    const int sample = 2 * blockIdx.x + p.half;
+    const int sample = SAMPLES * blockIdx.x + p.slot;
     if (sample >= batch) return;
 
-    char* plane1 = shared + WEIGHT_BYTES + p.half * 2 * PLANE_BYTES;
+    char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
     char* plane2 = plane1 + PLANE_BYTES;
     const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
     const uint4* kernel2 = kernel1 + FRAGMENTS;
@@ -430,7 +431,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
             store_bf16(d_conv2 + here, d, p);
             x = load_bf16(normals + all + here, p);
             d = zeros();
-            sample_barrier(1 + p.half);
+            sample_barrier(1 + p.slot);
             convolve(d, plane2, kernel2, p);
             relu_backward(d, x, g2, b2, p);
             normalise_backward(d, x, rstd[C / 2], g2, sums[1], p);
@@ -438,7 +439,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
             store_bf16(d_conv1 + here, d, p);
             x = load_bf16(normals + here, p);
             d = zeros();
-            sample_barrier(1 + p.half);
+            sample_barrier(1 + p.slot);
             convolve(d, plane1, kernel1, p);
             relu_backward(d, x, g1, b1, p);
             normalise_backward(d, x, rstd[0], g1, sums[0], p);

@@ -6,7 +6,9 @@ Triton; everything else goes there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +20,21 @@ from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
 _CHANNELS, _GROUPS, _LARGEST_SIDE = 64, 32, 7
-_THREADS = 256
+_THREADS = 128
+"""Of one sample."""
+_crowded: ContextVar[bool] = ContextVar("crowded", default=False)
 _FRAGMENT_BYTES = 2 * 9 * _CHANNELS * _CHANNELS * 2
 """Of the two convolutions in one direction."""
+
+
+@contextmanager
+def crowded_card(crowded: bool = True) -> Generator[None]:
+    """Kernels captured here share the card with those of other runs: what counts is their sum, not how soon one is done."""
+    token = _crowded.set(crowded)
+    try:
+        yield
+    finally:
+        _crowded.reset(token)
 
 
 def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precision) -> str | None:
@@ -34,19 +48,32 @@ def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precisi
     if y0.device.type != "cuda":
         return f"the state is on {y0.device.type}"
     card: Any = torch.cuda.get_device_properties(y0.device)
-    if card.shared_memory_per_block_optin < shared_bytes(y0.shape[2]):
+    if card.shared_memory_per_block_optin < shared_bytes(y0.shape[2], 2):
         return "the card has too little shared memory"
     return nvrtc.why_unavailable()
 
 
-def shared_bytes(side: int) -> int:
-    """Shared memory of a block: kernels, activations of two samples, time maps."""
-    return _FRAGMENT_BYTES + 4 * 64 * 128 + 2 * side * 128 * 16
+def shared_bytes(side: int, samples: int) -> int:
+    """Shared memory of a block: kernels, activations of its samples, time maps."""
+    return _FRAGMENT_BYTES + samples * 2 * 64 * 128 + 2 * side * 128 * 16
 
 
-def _compiled_for(problem: Problem, side: int, device: torch.device) -> nvrtc.Kernels:
-    defines = (("SIDE", side), ("STAGES", problem.tableau.stages), ("SAVE", int(problem.save)))
-    return nvrtc.compiled("conv_trajectory", defines, device.index if device.index is not None else torch.cuda.current_device())
+def samples_per_block(y0: Tensor) -> int:
+    """Two, which a sample's latency is shortest with, while that fills the card once; else three, where the card allows it."""
+    batch, _, side, _ = y0.shape
+    card: Any = torch.cuda.get_device_properties(y0.device)
+    crowded = _crowded.get() or batch > 2 * card.multi_processor_count
+    return 3 if crowded and card.shared_memory_per_block_optin >= shared_bytes(side, 3) else 2
+
+
+def defines(problem: Problem, side: int, samples: int) -> tuple[tuple[str, int], ...]:
+    """What the kernels are compiled for."""
+    return (("SIDE", side), ("STAGES", problem.tableau.stages), ("SAVE", int(problem.save)), ("SAMPLES", samples))
+
+
+def _compiled_for(problem: Problem, side: int, samples: int, device: torch.device) -> nvrtc.Kernels:
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    return nvrtc.compiled("conv_trajectory", defines(problem, side, samples), index)
 
 
 @dataclass(frozen=True)
@@ -54,17 +81,19 @@ class CudaTrajectory:
     """`ltnode.kernels.conv_trajectory.Kernels` on the tensor cores.
 
     Attributes:
+        samples: Of a block; see `samples_per_block`.
         compiled: Gives the compiled functions for a problem; the tests put an emulation in its place.
     """
 
-    compiled: Callable[[Problem, int, torch.device], nvrtc.Kernels] = _compiled_for
+    samples: int
+    compiled: Callable[[Problem, int, int, torch.device], nvrtc.Kernels] = _compiled_for
 
     def sweep(self, y0: Tensor, field: Sequence[Tensor], starts: Tensor, lengths: Tensor, problem: Problem) -> Swept:
         """All steps from y0 (B, H, W, C)."""
         w1, w2, bias1, bias2, map1, map2, g1, g2, g3, b1, b2, b3 = field
         batch, side, _, channels = y0.shape
         steps, device = lengths.shape[0], y0.device
-        kernels = self.compiled(problem, side, device)
+        kernels = self.compiled(problem, side, self.samples, device)
         evaluations = steps * (problem.tableau.stages - 1) + 1
         cells = (evaluations, batch, side, side, channels)
         stages = torch.empty(cells, device=device)
@@ -82,7 +111,8 @@ class CudaTrajectory:
         arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, a, c, e, fragments[0], bias1, bias2]
         arguments += [map1.contiguous(), map2.contiguous(), norms, stages, active1, active2, normals, rstds, squares, batch]
         arguments += [float(problem.rtol), float(problem.atol)]
-        kernels.launch("forward", -(-batch // 2), _THREADS, shared_bytes(side), arguments)
+        blocks, threads = -(-batch // self.samples), self.samples * _THREADS
+        kernels.launch("forward", blocks, threads, shared_bytes(side, self.samples), arguments)
         return Swept(stages, squares.sum(dim=2), (active1, active2), (fragments, norms, normals, rstds))
 
     def sweep_back(
@@ -92,7 +122,7 @@ class CudaTrajectory:
         fragments, norms, normals, rstds = saved
         _, batch, side, _, channels = d_stages.shape
         device, n_stages = d_stages.device, problem.tableau.stages
-        kernels = self.compiled(problem, side, device)
+        kernels = self.compiled(problem, side, self.samples, device)
         d_conv1, d_conv2 = (torch.empty(d_stages.shape, device=device, dtype=torch.bfloat16) for _ in range(2))
         d_arguments = torch.empty((n_stages, *d_stages.shape[1:]), device=device)
         d_y0 = torch.empty(d_stages.shape[1:], device=device)
@@ -100,7 +130,8 @@ class CudaTrajectory:
         a = tables(problem.tableau, device)[0]
         arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], a, fragments[1], norms, normals, rstds]
         arguments += [d_conv1, d_conv2, d_arguments, d_y0, d_norms, batch]
-        kernels.launch("backward", -(-batch // 2), _THREADS, shared_bytes(side), arguments)
+        blocks, threads = -(-batch // self.samples), self.samples * _THREADS
+        kernels.launch("backward", blocks, threads, shared_bytes(side, self.samples), arguments)
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
 
 

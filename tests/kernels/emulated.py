@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import torch
 
-from ltnode.kernels import nvrtc, patch_conv
+from ltnode.kernels import conv_trajectory_cuda, nvrtc, patch_conv
 from ltnode.kernels.conv_trajectory import Problem
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -55,10 +55,10 @@ def _library(name: str, kernels: tuple[str, ...], defines: tuple[str, ...] = ())
     return EmulatedKernels(folder / "kernels.so")
 
 
-def emulated(problem: Problem, side: int, device: torch.device) -> EmulatedKernels:
+def emulated(problem: Problem, side: int, samples: int, device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.conv_trajectory_cuda.CudaTrajectory`."""
     assert device.type == "cpu"
-    defines = (f"-DSIDE={side}", f"-DSTAGES={problem.tableau.stages}", f"-DSAVE={int(problem.save)}")
+    defines = tuple(f"-D{name}={value}" for name, value in conv_trajectory_cuda.defines(problem, side, samples))
     return _library("conv_trajectory", ("pack_weights", "forward", "backward"), defines)
 
 
