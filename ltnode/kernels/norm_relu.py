@@ -5,20 +5,24 @@ The reference is the same layers of `torch.nn`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ltnode.kernels import patch_conv
+from ltnode.kernels import nvrtc, patch_conv
 from ltnode.typing import Float, Tensor
 
 _LARGEST_PART = 32768
 """Numbers of a sample that one program holds in the registers of at most 16 warps."""
 _BACKWARD_TILE = 4096
 """Numbers that a program of the backward kernel works on at a time."""
+_CUDA_BLOCK, _CUDA_POSITIONS = 16, 1024
+"""Channels of a block and most positions of norm_relu.cu."""
 
 
 def norm_relu(
@@ -29,12 +33,24 @@ def norm_relu(
     Images too large for the registers, and norms without scale and shift or with a number of channels a group that is no
     power of two, go through the layers.
     """
-    block = _channel_block(norm, x.shape[2] * x.shape[3])
-    if block is not None:
-        return _NormRelu.apply(x, bias, norm.weight, norm.bias, norm.num_groups, norm.eps, pool, block)
+    launches = _choose(x, norm, pool, bias)
+    if launches is not None:
+        return _NormRelu.apply(x, bias, norm.weight, norm.bias, norm.eps, pool, launches)
     shifted = x if bias is None else x + bias.to(x.dtype)[:, None, None]
     a = functional.relu(norm(shifted))
     return a.mean(dim=(2, 3), dtype=torch.float32) if pool else a.to(x.dtype)
+
+
+def _choose(x: Tensor, norm: nn.GroupNorm, pool: bool, bias: Tensor | None) -> _Launches | None:
+    """Which kernels run; None where the layers do."""
+    block = _channel_block(norm, x.shape[2] * x.shape[3])
+    if block is None:
+        return None
+    if not pool and _cuda_fits(x, norm, bias):
+        kernels = _cuda_kernels(x, bias is not None)
+        if kernels is not None:
+            return _Cuda(kernels)
+    return _Triton(block, norm.num_channels // norm.num_groups, pool, bias is not None)
 
 
 def _channel_block(norm: nn.GroupNorm, positions: int) -> int | None:
@@ -54,59 +70,126 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _sizes(channels: int, groups: int, tile: int, block: int, per_thread: int) -> dict[str, int]:
-    """What a kernel is compiled for, with so many numbers of its tile per thread."""
-    warps = min(max(tile * block // (32 * per_thread), 1), 16)
-    return {"CHANNELS": channels, "PER_GROUP": channels // groups, "TILE": tile, "BLOCK": block, "num_warps": warps}
+def _cuda_fits(x: Tensor, norm: nn.GroupNorm, bias: Tensor | None) -> bool:
+    """Whether norm_relu.cu is written for this: bfloat16, two channels a group, parameters that are read four at a time."""
+    parameters = [p for p in (norm.weight, norm.bias, bias) if p is not None]
+    readable = all(p.dtype == torch.float32 and p.is_contiguous() and p.data_ptr() % 16 == 0 for p in parameters)
+    paired = norm.num_channels == 2 * norm.num_groups and norm.num_channels % _CUDA_BLOCK == 0
+    return x.dtype == torch.bfloat16 and paired and readable and x.shape[2] * x.shape[3] <= _CUDA_POSITIONS
+
+
+def _cuda_kernels(x: Tensor, biased: bool) -> nvrtc.Kernels | None:
+    """norm_relu.cu for these sizes; None where it cannot be compiled, and Triton serves."""
+    if not x.is_cuda or nvrtc.why_unavailable() is not None or torch.cuda.get_device_capability(x.device) < (8, 0):
+        return None
+    return nvrtc.compiled("norm_relu", _cuda_sizes(x.shape[2] * x.shape[3], x.shape[1], biased), x.get_device())
+
+
+def _cuda_threads(positions: int) -> int:
+    """A quarter of them is the number of positions that a block reads at a time."""
+    return 128 if positions <= 256 else 256
+
+
+def _cuda_sizes(positions: int, channels: int, biased: bool) -> tuple[tuple[str, int], ...]:
+    return (("THREADS", _cuda_threads(positions)), ("POSITIONS", positions), ("CHANNELS", channels), ("BIAS", int(biased)))
+
+
+@runtime_checkable
+class _Launches(Protocol):
+    """The two kernels on arrays (N, H, W, C).
+
+    ``given`` is x, bias, scale, shift, and backward also means and 1 / std (N, C) and the gradient; ``results`` are written to:
+    the output, means and 1 / std, and backward the gradients of x and, per sample (N, 2 or 3, C), of scale, shift and bias.
+    """
+
+    def forward(self, given: Sequence[Tensor], results: Sequence[Tensor], eps: float) -> None: ...
+
+    def backward(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Cuda:
+    """Of norm_relu.cu."""
+
+    kernels: nvrtc.Kernels
+
+    def forward(self, given: Sequence[Tensor], results: Sequence[Tensor], eps: float) -> None:
+        self._launch("norm_relu_forward", given[0].shape, [*given, float(eps), *results])
+
+    def backward(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        self._launch("norm_relu_backward", given[0].shape, [*given, *results])
+
+    def _launch(self, name: str, shape: Sequence[int], arguments: Sequence[nvrtc.Argument]) -> None:
+        samples, height, width, channels = shape
+        threads = _cuda_threads(height * width)
+        warps, sums = threads // 32, 3
+        self.kernels.launch(name, samples * (channels // _CUDA_BLOCK), threads, 4 * sums * warps * _CUDA_BLOCK, arguments)
+
+
+@dataclass(frozen=True)
+class _Triton:
+    """Of norm_relu_triton.py, with so many channels a program."""
+
+    block: int
+    per_group: int
+    pool: bool
+    biased: bool
+
+    def forward(self, given: Sequence[Tensor], results: Sequence[Tensor], eps: float) -> None:
+        from ltnode.kernels.norm_relu_triton import norm_relu_forward
+
+        samples, height, width, channels = given[0].shape
+        sizes = self._sizes(channels, power_of_two(height * width), per_thread=64)
+        norm_relu_forward[(channels // self.block * samples,)](*given, *results, height * width, eps, **sizes)
+
+    def backward(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        from ltnode.kernels.norm_relu_triton import norm_relu_backward
+
+        samples, height, width, channels = given[0].shape
+        tile = min(power_of_two(height * width), max(_BACKWARD_TILE // self.block, 1))
+        sizes = self._sizes(channels, tile, per_thread=16)
+        norm_relu_backward[(channels // self.block * samples,)](*given, *results, height * width, **sizes)
+
+    def _sizes(self, channels: int, tile: int, per_thread: int) -> dict[str, int | bool]:
+        """What a kernel is compiled for, with so many numbers of its tile per thread."""
+        kind = {"POOL": self.pool, "BIAS": self.biased, "CHANNELS": channels, "PER_GROUP": self.per_group}
+        warps = min(max(tile * self.block // (32 * per_thread), 1), 16)
+        return {**kind, "TILE": tile, "BLOCK": self.block, "num_warps": warps}
 
 
 class _NormRelu(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        bias: Tensor | None,
-        scale: Tensor,
-        shift: Tensor,
-        groups: int,
-        eps: float,
-        pool: bool,
-        block: int,
+        ctx: Any, x: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor, eps: float, pool: bool, launches: _Launches
     ) -> Tensor:
-        from ltnode.kernels.norm_relu_triton import norm_relu_forward
-
-        samples, channels, height, width = x.shape
-        rows = x.detach().permute(0, 2, 3, 1).contiguous()
+        samples, channels, _, _ = x.shape
+        rows = _rows(x.detach())
         out = torch.empty((samples, channels), device=x.device) if pool else torch.empty_like(rows)
         means = torch.empty((samples, channels), device=x.device)
         rstds = torch.empty_like(means)
         # Without a bias the kernel reads none; any tensor can stand in its place.
-        tensors = (rows, (shift if bias is None else bias).detach(), scale.detach(), shift.detach())
-        sizes = _sizes(channels, groups, power_of_two(height * width), block, per_thread=64)
-        norm_relu_forward[(channels // block * samples,)](
-            *tensors, out, means, rstds, height * width, eps, POOL=pool, BIAS=bias is not None, **sizes
-        )
-        ctx.save_for_backward(*tensors, means, rstds)
-        ctx.biased, ctx.pool, ctx.groups, ctx.block = bias is not None, pool, groups, block
+        given = (rows, (shift if bias is None else bias).detach(), scale.detach(), shift.detach())
+        launches.forward(given, (out, means, rstds), eps)
+        ctx.save_for_backward(*given, means, rstds)
+        ctx.biased, ctx.pool, ctx.launches = bias is not None, pool, launches
         return out if pool else out.permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        from ltnode.kernels.norm_relu_triton import norm_relu_backward
-
         rows = ctx.saved_tensors[0]
-        samples, height, width, channels = rows.shape
         d_rows = torch.empty_like(rows)
-        d_affine = torch.empty((samples, 3 if ctx.biased else 2, channels), device=rows.device)
-        given = d_out.contiguous() if ctx.pool else d_out.permute(0, 2, 3, 1).contiguous()
-        tile = min(power_of_two(height * width), max(_BACKWARD_TILE // ctx.block, 1))
-        sizes = _sizes(channels, ctx.groups, tile, ctx.block, per_thread=16)
-        norm_relu_backward[(channels // ctx.block * samples,)](
-            *ctx.saved_tensors, given, d_rows, d_affine, height * width, POOL=ctx.pool, BIAS=ctx.biased, **sizes
-        )
+        d_affine = torch.empty((rows.shape[0], 3 if ctx.biased else 2, rows.shape[3]), device=rows.device)
+        given = d_out.contiguous() if ctx.pool else _rows(d_out)
+        ctx.launches.backward((*ctx.saved_tensors, given), (d_rows, d_affine))
         d_scale, d_shift, *d_bias = d_affine.sum(dim=0)
-        return d_rows.permute(0, 3, 1, 2), d_bias[0] if ctx.biased else None, d_scale, d_shift, None, None, None, None
+        return d_rows.permute(0, 3, 1, 2), d_bias[0] if ctx.biased else None, d_scale, d_shift, None, None, None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(N, H, W, C) in this order in memory, from an address that several values can be read at."""
+    rows = x.permute(0, 2, 3, 1).contiguous()
+    return rows if rows.data_ptr() % 16 == 0 else rows.clone()
 
 
 def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:

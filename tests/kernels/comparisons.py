@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from ltnode.kernels.conv_trajectory import conv_trajectory
 from ltnode.kernels.interpolated_head import interpolated_head
-from ltnode.kernels.norm_relu import run_fused
+from ltnode.kernels.norm_relu import norm_relu, run_fused
 from ltnode.models import build
 from ltnode.models.fused import field_tensors, fused_outputs, stage_weights
 from ltnode.models.images import ConvField, init_paper_
@@ -107,6 +107,46 @@ def layer_errors(layers: nn.Sequential, shape: tuple[int, ...], device: str, poi
     floor = 1e-2 * max(float(b.norm()) for b in wanted)
     errors = {f"grad {i}": relative(a, b, floor) for i, (a, b) in enumerate(zip(got, wanted, strict=True))}
     return {"output": relative(fused, out, 1e-9), **errors}
+
+
+def rounded_norm_errors(shape: tuple[int, int, int, int], biased: bool, device: str, poison: bool = False) -> dict[str, float]:
+    """Errors of `norm_relu` on bfloat16 against the layers in float64 on the same rounded numbers, two channels a group.
+
+    Output and gradient of x: the largest difference of a value in units of its rounding (2^-8 of it, and 1e-5 of the largest of
+    all); gradients of the parameters: relative. No gradient is given where the ReLU's argument is so close to zero that float32
+    may see the other sign.
+    """
+    torch.manual_seed(sum(shape))
+    channels = shape[1]
+    norm = nn.GroupNorm(channels // 2, channels).to(device)
+    with torch.no_grad():
+        for p in norm.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    bias = torch.randn(channels, device=device).requires_grad_() if biased else None
+    x = (1.5 * torch.randn(shape, device=device) + 2 * torch.randn(channels, 1, 1, device=device)).bfloat16()
+    x = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    inputs = [t for t in (x, norm.weight, norm.bias, bias) if t is not None]
+    exact = [t.detach().double().requires_grad_() for t in inputs]
+    shifted = exact[0] + exact[3][:, None, None] if biased else exact[0]
+    argument = functional.group_norm(shifted, channels // 2, exact[1], exact[2], norm.eps)
+    given = (torch.randn(shape, device=device) * (argument.abs() > 1e-4)).bfloat16().contiguous(memory_format=torch.channels_last)
+    wanted = [functional.relu(argument), *torch.autograd.grad(functional.relu(argument), exact, given.double())]
+
+    if poison:
+        fill_free_memory(device)
+    out = norm_relu(x, norm, bias=bias)
+    if poison:
+        fill_free_memory(device)
+    got = [out, *torch.autograd.grad(out, inputs, given)]
+    names = ("output", "grad x", "grad scale", "grad shift", "grad bias")
+    errors = {}
+    for name, a, b in zip(names, got, wanted, strict=False):
+        if a.ndim == 4:
+            assert a.dtype == torch.bfloat16 and a.is_contiguous(memory_format=torch.channels_last)
+            errors[name] = float(((a - b).abs() / (2**-8 * b.abs() + 1e-5 * b.abs().max())).max().detach())
+        else:
+            errors[name] = relative(a, b, 1e-9)
+    return errors
 
 
 def head_errors(

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import torch
 
-from ltnode.kernels import conv_trajectory_cuda, nvrtc, patch_conv
+from ltnode.kernels import conv_trajectory_cuda, norm_relu, nvrtc, patch_conv
 from ltnode.kernels.conv_trajectory import Problem
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -82,3 +82,9 @@ def emulated_head(sizes: tuple[tuple[str, int], ...]) -> EmulatedKernels:
 def emulated_patches(x: torch.Tensor, size: int) -> EmulatedKernels:
     """Stands in for the compiled kernel of `ltnode.kernels.patch_conv`."""
     return _library("patches", ("patches",), tuple(f"-D{name}={value}" for name, value in patch_conv.defines(x, size)))
+
+
+def emulated_norm_relu(x: torch.Tensor, biased: bool) -> EmulatedKernels:
+    """Stands in for the compiled kernels of `ltnode.kernels.norm_relu`."""
+    sizes = norm_relu._cuda_sizes(x.shape[2] * x.shape[3], x.shape[1], biased)
+    return _library("norm_relu", ("norm_relu_forward", "norm_relu_backward"), tuple(f"-D{name}={value}" for name, value in sizes))

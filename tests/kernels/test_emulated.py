@@ -1,13 +1,15 @@
-"""The CUDA trajectory on a CPU: its source compiled as C++, CUDA threads as fibres, against layers with the same rounding."""
+"""CUDA kernels on a CPU: their sources compiled as C++, CUDA threads as fibres, against layers with the same rounding."""
 
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
-from kernels.comparisons import head_errors, trajectory_errors
-from kernels.emulated import COMPILER, emulated, emulated_head
+from kernels.comparisons import head_errors, rounded_norm_errors, trajectory_errors
+from kernels.emulated import COMPILER, EmulatedKernels, emulated, emulated_head, emulated_norm_relu
 from kernels.rounded import RoundedField
-from ltnode.kernels import conv_trajectory, interpolated_head
+from ltnode.kernels import conv_trajectory, interpolated_head, norm_relu
 from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
@@ -49,3 +51,49 @@ def test_the_interpolated_head_equals_the_layers(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(interpolated_head, "_cuda_kernels", lambda *_: emulated_head(sizes))
     errors = head_errors(ends, side, "cpu", batch=3, width=32, groups=16, per_sample=per_sample)
     assert max(errors.values()) < 1e-4, errors
+
+
+@pytest.mark.parametrize(
+    ("shape", "biased"),
+    [
+        ((2, 16, 2, 1), True),
+        ((3, 32, 5, 7), True),
+        ((2, 16, 16, 16), False),
+        ((1, 32, 17, 19), True),
+        ((2, 64, 15, 15), True),
+        ((2, 64, 30, 30), False),
+        ((1, 16, 32, 32), True),
+    ],
+)
+def test_the_norm_in_bf16_equals_the_layers(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int, int], biased: bool):
+    """From two positions to as many as the kernels take, full and partial rows of threads, both numbers of threads.
+
+    Output and gradient of x are the float64 values rounded once; float32 sums in another order leave 1e-6 of the others.
+    """
+    used = []
+
+    def kernels(x: torch.Tensor, biased: bool) -> EmulatedKernels:
+        used.append(x.shape)
+        return emulated_norm_relu(x, biased)
+
+    monkeypatch.setattr(norm_relu, "_cuda_kernels", kernels)
+    errors = rounded_norm_errors(shape, biased, "cpu", poison=True)
+    assert used == [shape]
+    assert errors.pop("output") < 1 and errors.pop("grad x") < 1 and max(errors.values()) < 1e-5, errors
+
+
+def test_the_norm_goes_to_cuda_only_where_its_source_is_written_for_it(monkeypatch: pytest.MonkeyPatch):
+    """Everything else stays with Triton: another dtype, another number of channels a group, pooling, larger images."""
+    monkeypatch.setattr(norm_relu, "_cuda_kernels", emulated_norm_relu)
+
+    def chosen(norm: nn.GroupNorm, side: int = 2, dtype: torch.dtype = torch.bfloat16, pool: bool = False) -> str:
+        x = torch.zeros(1, norm.num_channels, side, side, dtype=dtype)
+        return type(norm_relu._choose(x, norm, pool, None)).__name__
+
+    assert chosen(nn.GroupNorm(8, 16)) == "_Cuda"
+    assert chosen(nn.GroupNorm(8, 16), dtype=torch.float32) == "_Triton"
+    assert chosen(nn.GroupNorm(8, 16), pool=True) == "_Triton"
+    assert chosen(nn.GroupNorm(8, 16), side=33) == "_Triton"
+    assert chosen(nn.GroupNorm(8, 16).bfloat16()) == "_Triton"
+    assert chosen(nn.GroupNorm(4, 16)) == "_Triton"
+    assert chosen(nn.GroupNorm(4, 8)) == "_Triton"
