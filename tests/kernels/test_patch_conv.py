@@ -28,7 +28,7 @@ def compare(shape: tuple[int, ...], outputs: int, size: int, device: str) -> Non
     gradient = torch.autograd.grad(got, weight, given)[0]
     assert got.is_contiguous(memory_format=torch.channels_last)
     for a, b in ((got, wanted), (gradient, wanted_gradient)):
-        assert float((a.detach().double() - b.detach()).norm() / b.norm()) < 2.0**-8
+        assert float((a.detach().double() - b.detach()).norm() / b.detach().norm()) < 2.0**-8
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
