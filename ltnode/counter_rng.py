@@ -43,13 +43,13 @@ class CounterGenerator:
 
     Attributes:
         seed: Of the run.
-        step: Of the training.
+        step: Of the training; with a range of steps every draw has a row for each of them.
         indices: (B,) the samples' positions in the training set; None where nothing is per sample.
         keys: What `keys_of` gives for seed and step, on the device: a captured program reads them there, whatever the step.
     """
 
     seed: int
-    step: int
+    step: int | range
     indices: Tensor | None = None
     keys: Int[Tensor, "calls 2"] | None = None
     _calls: int = field(default=0)
@@ -63,6 +63,9 @@ class CounterGenerator:
     def uniform(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
         """Numbers in [0, 1), float64: (n,) by row, or (n, B) by row and sample index. Every call gives new ones."""
         self._calls += 1
+        if isinstance(self.step, range):
+            of_steps = (CounterGenerator(self.seed, step, self.indices, None, self._calls - 1) for step in self.step)
+            return torch.stack([one.uniform(shape, device) for one in of_steps])
         row_key = hash_counters(self.seed, self.step, self._calls)
         if self.keys is None and len(shape) == 1 and shape[0] <= _FEW and device.type == "cpu":
             # For a handful of numbers Python's integers are faster than sixty tensor operations.

@@ -121,12 +121,14 @@ class _CudaHead(torch.autograd.Function):
         start = base.detach().permute(0, 2, 3, 1).contiguous()
         at_once = min(ends, _CUDA_ENDS)
         shared_bytes = 4 * (_CUDA_NUMBERS * at_once + evaluations * math.ceil(at_once / 4) * 4)
-        ctx.launch = (channels // _CUDA_BLOCK * batch, _CUDA_THREADS, shared_bytes)
+        blocks = channels // _CUDA_BLOCK * batch
+        ctx.launch = (blocks, _CUDA_THREADS, shared_bytes)
         ctx.numbers = (ends, evaluations, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)
         pooled = torch.empty((ends, batch, channels), device=stages.device)
         means, rstds = (torch.empty((ends, batch, channels // 2), device=stages.device) for _ in range(2))
         given = (rows, start, weights, scale.detach(), shift.detach())
-        kernels.launch("head_forward", *ctx.launch, [*given, *ctx.numbers, float(eps), pooled, means, rstds])
+        numbers = [*given, *ctx.numbers, float(eps), pooled, means, rstds]
+        kernels.launch("head_forward", blocks, _CUDA_THREADS, shared_bytes, numbers)
         ctx.save_for_backward(*given, means, rstds)
         ctx.kernels = kernels
         return pooled

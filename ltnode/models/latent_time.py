@@ -317,13 +317,16 @@ class LatentTimeODE(Model):
         self,
         batch: int,
         seed: int,
-        step: int,
+        step: int | range,
         indices: Tensor | None = None,
         *,
         keys: Tensor | None = None,
         device: torch.device | None = None,
     ) -> Tensor:
-        """End-times of one step as a function of (seed, step), and of the sample index where each input has its own T."""
+        """End-times of one step as a function of (seed, step), and of the sample index where each input has its own T.
+
+        Where all inputs share them and they are drawn, a range of steps gives a row (S,) for each.
+        """
         o, generator = self.objective, CounterGenerator(seed, step, indices, keys)
         return self.end_time.training_times(o.samples, batch=batch, scheme=o.scheme, generator=generator, device=device)
 

@@ -31,7 +31,7 @@ from ltnode.training.captured_phases import PhasesGraphStep
 from ltnode.training.config import TrainConfig
 from ltnode.training.flat_sgd import FlatSGD
 from ltnode.training.status import RunStatus, TrainingError
-from ltnode.training.step import EagerStep, Optimizers, TrainingStep, autocast
+from ltnode.training.step import EagerStep, LossPieces, Optimizers, TrainingStep, autocast
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
@@ -40,6 +40,8 @@ _LAG = 3
 _PARTS = ("loss", "expected_log_likelihood", "kl")
 _DRAWS = 2
 """Most calls of a generator for one step's end-times."""
+_AHEAD = 64
+"""Steps whose end-times the host draws in one go."""
 
 
 def why_not_captured(model: Model, config: TrainConfig, device: torch.device, world: int) -> str | None:
@@ -67,17 +69,18 @@ class _Inputs:
     Attributes:
         x: Inputs.
         y: Targets.
-        indices: Positions in the training set.
         chance: The end-times that all inputs share, or the keys of the random numbers from which each input's own follow.
+        indices: Positions in the training set where each input has its own end-times.
     """
 
     x: Tensor
     y: Tensor
-    indices: Tensor
     chance: Tensor
+    indices: Tensor | None
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return (self.x, self.y, self.indices, self.chance)
+        given = (self.x, self.y, self.chance)
+        return given if self.indices is None else (*given, self.indices)
 
 
 @dataclass
@@ -114,6 +117,8 @@ class GraphStep:
         self._recorder = Recorder(device)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
         self._pending: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
+        self._spare: list[tuple[torch.cuda.Event, Tensor]] = []
+        self._drawn: tuple[int, Tensor] | None = None
         self._generation = 0
         self._branch = torch.cuda.Stream(device)
 
@@ -124,9 +129,9 @@ class GraphStep:
             self._sgd = FlatSGD(self.optimizer)
         return self._sgd
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> LossPieces:
         """Update the model; see `TrainingStep`."""
-        inputs = _Inputs(batch.x, batch.y, batch.indices, self._chance(batch))
+        inputs = _Inputs(batch.x, batch.y, self._chance(batch), batch.indices if self.model.end_time.amortized else None)
         self._look_back(batch)
         if self.kept.edges is None:
             self._refresh(batch)
@@ -146,18 +151,25 @@ class GraphStep:
         self.kept.n_solves += 1
         n = len(self.kept.edges) - 1
         self.model.solve_stats = Stats(n, 0, self.tableau.evaluations(n))
-        return dict(zip(_PARTS, captured.parts.clone().unbind(), strict=True))
+        return LossPieces(_PARTS, captured.parts)
 
     def _chance(self, batch: Batch) -> Tensor:
         """What the host draws for a step: a few numbers in pinned memory, so that no launches and no waiting come with them."""
+        block, position = divmod(batch.step, _AHEAD)
+        if self._drawn is None or self._drawn[0] != block:
+            self._drawn = block, self._draw(range(block * _AHEAD, (block + 1) * _AHEAD)).pin_memory()
+        return self._drawn[1][position]
+
+    def _draw(self, steps: range) -> Tensor:
+        """Keys (steps, draws, 2) or end-times (steps, S)."""
+        seed = self.config.seed
         if self.model.end_time.amortized:
-            return CounterGenerator.keys_of(self.config.seed, batch.step, _DRAWS).pin_memory()
-        host = torch.device("cpu")
-        times = self.model.training_times(len(batch.indices), self.config.seed, batch.step, batch.indices, device=host)
-        return times.pin_memory()
+            return torch.stack([CounterGenerator.keys_of(seed, step, _DRAWS) for step in steps])
+        times = self.model.training_times(1, seed, steps, device=torch.device("cpu"))
+        return times.expand(len(steps), -1).contiguous()  # a fixed end-time is not drawn: one row
 
     def _times(self, inputs: _Inputs) -> Tensor:
-        if not self.model.end_time.amortized:
+        if inputs.indices is None:
             return inputs.chance
         return self.model.training_times(len(inputs.indices), self.config.seed, 0, inputs.indices, keys=inputs.chance)
 
@@ -166,9 +178,9 @@ class GraphStep:
         return {"masked_updates": int(self._failures), "grid_searches": self.kept.n_searches}
 
     def _note(self, norms: Tensor) -> None:
-        host = torch.empty(norms.shape, pin_memory=True)
+        fitting = self._spare and self._spare[-1][1].shape == norms.shape
+        event, host = self._spare.pop() if fitting else (torch.cuda.Event(), torch.empty(norms.shape, pin_memory=True))
         host.copy_(norms, non_blocking=True)
-        event = torch.cuda.Event()
         event.record()
         self._pending.append((event, host, self._generation))
 
@@ -178,9 +190,10 @@ class GraphStep:
             return
         event, norms, generation = self._pending.popleft()
         event.synchronize()
+        self._spare = [(event, norms)]
         if generation != self._generation:
             return
-        if not bool((norms < 1.0).all()):
+        if not all(norm < 1.0 for norm in norms.tolist()):
             self.kept.n_failed_checks += 1
             self._refresh(batch)
         elif self.kept.wants_fewer(norms, self.tableau.error_order):
@@ -245,7 +258,8 @@ class GraphStep:
             CaptureError: It cannot be, and nothing has changed.
         """
         device = inputs.x.device
-        inputs = _Inputs(*(given.to(device, copy=True) for given in inputs.tensors()))
+        x, y, chance, *indices = (given.to(device, copy=True) for given in inputs.tensors())
+        inputs = _Inputs(x, y, chance, indices[0] if indices else None)
         edges = torch.tensor(self.kept.edges, dtype=torch.float64, device=device)
         # A fused field is the library's own, and a rehearsal of the layers would not call its kernels.
         rehearse = None if self.fused else lambda: self._rehearse(inputs, edges)
@@ -286,7 +300,7 @@ class AcceleratedStep:
         self._captured, self._eager = captured, eager
         self._capturing = True
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> LossPieces:
         """Update the model; see `TrainingStep`.
 
         Raises:

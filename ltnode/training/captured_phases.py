@@ -16,7 +16,7 @@ from ltnode.training.batches import Batch
 from ltnode.training.capture import Recorder
 from ltnode.training.config import TrainConfig
 from ltnode.training.flat_sgd import FlatSGD
-from ltnode.training.step import Optimizers, autocast
+from ltnode.training.step import LossPieces, Optimizers, autocast
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
@@ -52,9 +52,10 @@ class PhasesGraphStep:
         device = next(model.parameters()).device
         self._recorder = Recorder(device)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
-        self._names = [name if phase == model.phases[0] else f"{phase}.{name}" for phase in model.phases for name in _PIECES]
+        names = (name if phase == model.phases[0] else f"{phase}.{name}" for phase in model.phases for name in _PIECES)
+        self._names = tuple(names)
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> LossPieces:
         """Update the model; see `TrainingStep`.
 
         Raises:
@@ -71,7 +72,7 @@ class PhasesGraphStep:
         captured.y.copy_(batch.y, non_blocking=True)
         captured.graph.replay()
         self.model.solve_stats = captured.stats
-        return dict(zip(self._names, captured.pieces.clone().unbind(), strict=True))
+        return LossPieces(self._names, captured.pieces)
 
     def counts(self) -> dict[str, int]:
         """Masked updates so far."""

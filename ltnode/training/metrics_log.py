@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ltnode.ode import Stats
-from ltnode.typing import Tensor
+from ltnode.training.step import LossPieces
 
 
 class MetricsLog:
@@ -23,13 +23,12 @@ class MetricsLog:
         self._work = [0, 0, 0]
         self.restart_clock()
 
-    def add(self, parts: dict[str, Tensor], examples: int, stats: Stats | None) -> None:
+    def add(self, pieces: LossPieces, examples: int, stats: Stats | None) -> None:
         """Count one step: its pieces of the loss, its number of examples, its solve."""
-        values = torch.stack([value.detach().to(torch.float64) for value in parts.values()])
         if not self._steps:
-            self._names, self._sums = list(parts), values
+            self._names, self._sums = list(pieces.names), pieces.values.clone()
         else:
-            self._sums = self._sums + values
+            self._sums += pieces.values
         self._steps += 1
         self._examples += examples
         if stats is not None:

@@ -142,26 +142,27 @@ class _Turns:
     training: Training
     stream: torch.cuda.Stream | None
     losses: Generator[float | None] | None = None
-    generators: list[Tensor] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
     failure: TrainingError | None = None
     begun: bool = False
 
     @contextmanager
     def _own_random_numbers(self) -> Generator[None]:
-        if self.generators:
-            torch.set_rng_state(self.generators[0])
-            if self.stream is not None:
-                torch.cuda.set_rng_state(self.generators[1], self.training.device)
-        yield
-        self.generators = [torch.get_rng_state()]
+        used = [torch.default_generator]
         if self.stream is not None:
-            self.generators.append(torch.cuda.get_rng_state(self.training.device))
+            used.append(torch.cuda.default_generators[self.stream.device_index])
+        for generator, state in zip(used, self.states, strict=False):
+            generator.set_state(state)
+        yield
+        self.states = [generator.get_state() for generator in used]
 
     def advance(self) -> float | None:
         """One step; afterwards ``losses`` is None if it was the end."""
         assert self.losses is not None
         self.begun = True
-        with _on(self.stream), self._own_random_numbers():
+        if self.stream is not None:
+            torch.cuda.set_stream(self.stream)  # stays until the next turn: going back after every step would cost more
+        with self._own_random_numbers():
             try:
                 return next(self.losses)
             except StopIteration:
@@ -182,6 +183,8 @@ def _take_turns(turns: list[_Turns], resume: bool, at_once: int) -> None:
         progress_bar(sum(turn.training.total_steps for turn in turns), shown=True) as advance,
         ExitStack() as stack,
     ):
+        if turns[0].stream is not None:
+            stack.callback(torch.cuda.set_stream, torch.cuda.current_stream(turns[0].training.device))
         for turn in turns:
             turn.losses = turn.training.steps(resume, lambda: stop.signal is not None)
             stack.callback(turn.losses.close)

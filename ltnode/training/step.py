@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -22,12 +23,34 @@ from ltnode.typing import Tensor
 Optimizers = Mapping[str, torch.optim.Optimizer]
 
 
+@dataclass(frozen=True)
+class LossPieces:
+    """The pieces of a step's loss, the same in all processes.
+
+    Attributes:
+        names: Of the pieces.
+        values: (pieces,) float64, detached; may be overwritten by the next step.
+    """
+
+    names: tuple[str, ...]
+    values: Tensor
+
+    @classmethod
+    def of(cls, pieces: Mapping[str, Tensor]) -> LossPieces:
+        """From 0-dim tensors by name."""
+        return cls(tuple(pieces), torch.stack([value.detach().to(torch.float64) for value in pieces.values()]))
+
+    def __getitem__(self, name: str) -> Tensor:
+        """A copy of one piece, 0-dim."""
+        return self.values[self.names.index(name)].clone()
+
+
 @runtime_checkable
 class TrainingStep(Protocol):
     """What the engine calls for every batch; an accelerated step offers the same."""
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
-        """Update the model and return the pieces of the loss, detached 0-dim tensors that are the same in all processes.
+    def __call__(self, batch: Batch) -> LossPieces:
+        """Update the model and return the pieces of the loss.
 
         Raises:
             TrainingError: The loss is not finite, or the solve failed.
@@ -58,7 +81,7 @@ class EagerStep:
         self.model, self.optimizers, self.config = model, optimizers, config
         self.n_data, self.workers, self.check = n_data, workers, check
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch) -> LossPieces:
         """One update per phase; see `TrainingStep`."""
         model = self.model
         times = (
@@ -78,7 +101,7 @@ class EagerStep:
             optimizer.step()
             model.after_step()
             parts |= pieces if phase == model.phases[0] else {f"{phase}.{name}": value for name, value in pieces.items()}
-        return parts
+        return LossPieces.of(parts)
 
     def _backward(self, batch: Batch, times: Tensor | None, phase: str) -> tuple[dict[str, Tensor], SolverError | None]:
         """Gradients of this process's share, and its share of the pieces of the loss."""

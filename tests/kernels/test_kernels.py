@@ -134,7 +134,7 @@ def test_fused_norms_in_bf16_stay_within_its_rounding():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("side", [30, 15, 26, 13, 48])
+@pytest.mark.parametrize("side", [30, 15, 26, 13, 40])
 def test_the_norm_in_bf16_equals_float64_on_the_rounded_numbers(side: int, biased: bool):
     """The stems of CIFAR10 and MNIST, and an image for Triton; values rounded once, float32 sums leave 1e-6 of the others."""
     errors = rounded_norm_errors((256, 64, side, side), biased, "cuda", poison=True)

@@ -269,6 +269,15 @@ def test_training_times_are_a_function_of_seed_and_step(name: str, scheme: str) 
 
 
 @pytest.mark.parametrize("scheme", ["iid", "grid"])
+@pytest.mark.parametrize("name", ["uni-node", "lt-node", "steer"])
+def test_the_times_of_several_steps_are_those_of_each(name: str, scheme: str) -> None:
+    """What the host draws ahead has, bit for bit, a row for every step."""
+    model = built(name, VECTORS, objective={"scheme": scheme, "samples": 1 if name == "steer" else 6})
+    ahead = model.training_times(1, seed=3, step=range(4, 9))
+    assert torch.equal(ahead, torch.stack([model.training_times(1, seed=3, step=step) for step in range(4, 9)]))
+
+
+@pytest.mark.parametrize("scheme", ["iid", "grid"])
 def test_alt_training_times_follow_the_sample_index(scheme: str) -> None:
     """Permuting the batch permutes the columns; a part of the batch has the same columns: so batches can be split at will."""
     model = built("alt-node", VECTORS, objective={"scheme": scheme})
