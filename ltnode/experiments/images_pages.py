@@ -63,6 +63,11 @@ class PaperFolder:
         """Folder of the trained models."""
         return self.path.parent / "zoo"
 
+    def figure_names(self) -> list[str]:
+        """Drawings of the image experiments and, beside their results, of the 1-D ones; relative to the folder."""
+        drawn = [path for folder in ("figures", "results") for path in sorted((self.path / folder).glob("*.svg"))]
+        return [path.relative_to(self.path).as_posix() for path in drawn]
+
     def published(self) -> Published:
         """What the paper prints."""
         return Published.read(self.path / "published.toml")
@@ -80,11 +85,11 @@ def rebuild(paper: PaperFolder, figures: bool = True) -> list[Path]:
     """
     found, published = read_results(paper.results), paper.published()
     made = [_write(paper.path / "tables.md", tables_page(found, published))]
-    drawn = draw(found, paper.path / "figures") if figures else sorted((paper.path / "figures").glob("*.svg"))
-    made += drawn if figures else []
+    if figures:
+        made += draw(found, paper.path / "figures")
     claims = all_claims(found, paper.results, published)
-    names = [f"figures/{path.name}" for path in drawn]
-    made.append(_write(paper.path / "README.md", claims_page(claims, read_remarks(paper.path / "remarks.toml", claims), names)))
+    page = claims_page(claims, read_remarks(paper.path / "remarks.toml", claims), paper.figure_names())
+    made.append(_write(paper.path / "README.md", page))
     if paper.readme.exists() and BEGIN in paper.readme.read_text(encoding="utf-8"):
         text = paper.readme.read_text(encoding="utf-8")
         made.append(_write(paper.readme, with_results(text, results_block(found, published, claims))))

@@ -58,8 +58,7 @@ def test_the_readme_has_the_table_of_the_results(results: list[ImageResult], cla
 
 def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResult], claims: list[Claim]) -> None:
     assert tables_page(results, PAPER.published()) == (PAPER.path / "tables.md").read_text(encoding="utf-8"), REBUILD
-    figures = [f"figures/{path.name}" for path in sorted((PAPER.path / "figures").glob("*.svg"))]
-    page = claims_page(claims, read_remarks(PAPER.path / "remarks.toml", claims), figures)
+    page = claims_page(claims, read_remarks(PAPER.path / "remarks.toml", claims), PAPER.figure_names())
     assert page == (PAPER.path / "README.md").read_text(encoding="utf-8"), REBUILD
 
 
