@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ltnode.evaluation.protocols import PROTOCOLS, Context
 from ltnode.evaluation.results import ResultFile, ResultRow
 from ltnode.evaluation.subject import Subject, on_device
 from ltnode.models import Model
+from ltnode.models.modes import evaluating
 from ltnode.training import Run
 from ltnode.training.provenance import device_name, source_state
 
@@ -73,7 +73,7 @@ def evaluate(
     context = Context(subject, predictor, chosen, on_device(subject.data.test, chosen.limit, predictor.device), other)
     file = None if out is None else ResultFile(Path(out), _made_with(context), overwrite)
     rows: list[ResultRow] = []
-    with _evaluating(subject.model):
+    with evaluating(subject.model):
         for name in names:
             # Results against several other sets can stand in one file.
             key = f"{name}:{other.name}" if other is not None and PROTOCOLS[name].other_set else name
@@ -171,15 +171,3 @@ def _provenance(context: Context, wall_time_s: float) -> dict[str, Any]:
         "python": platform.python_version(),
         "wall_time_s": round(wall_time_s, 3),
     }
-
-
-@contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    """Eval mode inside, every module's own mode afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

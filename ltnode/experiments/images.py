@@ -1,21 +1,20 @@
 """The image experiments: train what is missing, continue what was interrupted, evaluate, and record one small file per cell.
 
-A cell's run folder is ``<runs>/<name of the cell>``. It may come from another machine: `import_run` puts a finished run in the
-place of its cell, so that training and evaluation need not happen in the same place.
+A cell's run folder is ``<runs>/<name of the cell>``. It may come from another machine: `images_runs.import_run` puts a finished
+run in the place of its cell, so that training and evaluation need not happen in the same place.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from ltnode.data import Dataset
 from ltnode.data import load as load_data
-from ltnode.errors import CheckpointError, ConfigError, InputError
+from ltnode.errors import ConfigError, InputError
 from ltnode.evaluation import EvaluationOptions, default_protocols, evaluate, read_provenance
 from ltnode.evaluation.protocols import PROTOCOLS
 from ltnode.evaluation.results import read_rows
@@ -30,18 +29,16 @@ from ltnode.experiments.images_results import (
     read_result,
     write_result,
 )
+from ltnode.experiments.images_runs import differences, run_config
 from ltnode.models import LatentTimeODE, Model
 from ltnode.objective import Weighting, resolve_kl_weight
 from ltnode.report.runs import EVALUATION
-from ltnode.training import Run, RunStatus, TrainConfig, fit, load
-from ltnode.training.atomic import read_json
-from ltnode.training.run import RunFolder, is_run_config
+from ltnode.training import Run, RunStatus, fit, load
+from ltnode.training.run import RunFolder
 from ltnode.training.several import Job, fit_together
 
 SMALL_PART = 500
 """Test examples of the numbers that anyone can check in seconds."""
-_RUN_FILES = ("config.json", "model.safetensors", "results.json", "metrics.jsonl", EVALUATION)
-_NOT_DECISIVE = ("log_every",)
 _FREE_OPTIONS = ("draws",)
 """Evaluation options that add numbers and change none."""
 
@@ -175,87 +172,15 @@ def train_together(cells: Sequence[Cell], places: Places, count: int, device: st
         fit_together(jobs, resume=True, at_once=count)
 
 
-def import_run(source: Path, cells: Sequence[Cell], runs: Path) -> Cell:
-    """Put a finished run in the place of the cell whose settings it has.
-
-    Args:
-        source: Run folder, such as one of the zoo.
-        cells: Of the grid; the run's own seed counts, whatever theirs.
-        runs: Folder of the run folders.
-
-    Returns:
-        The cell.
-
-    Raises:
-        CheckpointError: The folder holds no finished run, or the place holds another.
-        ConfigError: No cell has these settings.
-    """
-    config = run_config(source)
-    if RunFolder(source).status() is not RunStatus.COMPLETE or not (source / "model.safetensors").exists():
-        raise CheckpointError(f"{source} holds no finished run; continue it with `ltnode train --resume` first")
-    cell = cell_of(config, cells)
-    if cell is None:
-        raise ConfigError(
-            f"no cell of the grid has the settings of {source} ({config.model} on {config.data}, preset {config.preset}, "
-            f"seed {config.seed}): {_nearest(config, cells)}"
-        )
-    target = runs / cell.name
-    if target.resolve() == source.resolve():
-        return cell
-    weights = (source / "model.safetensors").read_bytes()
-    if target.exists() and not (
-        (target / "model.safetensors").exists() and (target / "model.safetensors").read_bytes() == weights
-    ):
-        raise CheckpointError(f"{target} already holds another run; move it away, or choose another folder with --runs")
-    target.mkdir(parents=True, exist_ok=True)
-    for name in _RUN_FILES:
-        if (source / name).exists() and not (target / name).exists():
-            shutil.copyfile(source / name, target / name)
-    return cell
-
-
-def cell_of(config: TrainConfig, cells: Sequence[Cell]) -> Cell | None:
-    """The cell that a configuration is of; None where there is none."""
-    for cell in cells:
-        same_seed = replace(cell, seed=config.seed)
-        if _names(cell) == (config.data, config.model, config.preset) and not _differences(same_seed, config):
-            return same_seed
-    return None
-
-
-def _names(cell: Cell) -> tuple[str, str, str]:
-    return cell.data, cell.model, cell.preset
-
-
-def _nearest(config: TrainConfig, cells: Sequence[Cell]) -> str:
-    found = [_differences(replace(cell, seed=config.seed), config) for cell in cells]
-    best = min(found, key=len, default=[])
-    return f"the nearest differs in {'; '.join(best)}"
-
-
-def _differences(cell: Cell, config: TrainConfig) -> list[str]:
-    found = cell.config.differences(config)
-    return [text for text in found if text.partition(":")[0] not in _NOT_DECISIVE]
-
-
 def _opened(cell: Cell, folder: Path) -> Run:
     """A finished run as it was trained, whatever the device."""
     config = run_config(folder)
-    differences = _differences(cell, config)
-    if differences:
+    found = differences(cell, config)
+    if found:
         raise ConfigError(
-            f"{folder} is not the run of {cell.title}: {'; '.join(differences)}. Move it away, or choose another folder "
-            "with --runs"
+            f"{folder} is not the run of {cell.title}: {'; '.join(found)}. Move it away, or choose another folder with --runs"
         )
     return Run(load(folder), config, folder, status=RunStatus.COMPLETE, results=RunFolder(folder).read_results())
-
-
-def run_config(folder: Path) -> TrainConfig:
-    """The training configuration of a run folder."""
-    content = read_json(folder / "config.json", is_run_config, "a run folder")
-    if content["kind"] != "run":
-        raise CheckpointError(f"{folder} holds a saved model, not a run: nothing says how it was trained")
-    return TrainConfig.from_json(content["train"])
 
 
 def _recorded(path: Path) -> ImageResult | None:

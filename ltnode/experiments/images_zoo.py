@@ -11,9 +11,10 @@ from typing import Any
 
 from ltnode.errors import DataError
 from ltnode.experiments.claims_evidence import Evidence
-from ltnode.experiments.images import Places, State, cell_of, run_config, state
+from ltnode.experiments.images import Places, State, state
 from ltnode.experiments.images_grid import Cell
 from ltnode.experiments.images_results import ImageResult, read_results
+from ltnode.experiments.images_runs import cell_of, run_config
 from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import Variant, data_title
 from ltnode.report.published import Printed, Published

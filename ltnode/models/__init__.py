@@ -2,7 +2,8 @@
 
 from ltnode.models.build import DATA, MODELS, PRESETS, InputSpec, Parts, build, build_from_spec, input_spec
 from ltnode.models.contract import Model
-from ltnode.models.latent_time import LatentTimeODE, ObjectiveOptions, SolverOptions
+from ltnode.models.latent_time import LatentTimeODE
+from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 
 __all__ = [

@@ -18,9 +18,10 @@ from ltnode.errors import InputError, unknown_name
 from ltnode.models import images, vectors
 from ltnode.models.contract import Model, Task
 from ltnode.models.ensemble import Ensemble
-from ltnode.models.latent_time import LatentTimeODE, ObjectiveOptions, SolverOptions
+from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.mc_dropout import DropoutODE
 from ltnode.models.node_gp import GPOptions, NodeGP
+from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
 from ltnode.models.steer import SteerTime
 from ltnode.objective import Gaussian, Likelihood, MeanSquare

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -16,6 +13,8 @@ from ltnode.endtime import EndTime, FixedTime
 from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
+from ltnode.models.modes import evaluating
+from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 from ltnode.objective import (
     Categorical,
@@ -27,79 +26,11 @@ from ltnode.objective import (
     negative_elbo,
     resolve_kl_weight,
 )
-from ltnode.ode import TABLEAUS, KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
+from ltnode.ode import KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
 from ltnode.ode.replay import Replayer
 from ltnode.typing import Float, Tensor
 
 _CALIBRATION_SAMPLES = 512
-
-
-@dataclass(frozen=True)
-class SolverOptions:
-    """How a model solves its ODE.
-
-    Attributes:
-        method: An adaptive Runge-Kutta method.
-        rtol: Relative tolerance.
-        atol: Absolute tolerance.
-        training: ``"kept"``: the error-balanced grid of earlier steps, checked on every pass; ``"adaptive"``: the paper's
-            literal two-phase solve; ``"fixed"``: equal steps over the window, whose error nobody checks, so that a gradient
-            does not depend on how a batch is shared among processes.
-        fixed_steps: Number of the equal steps.
-        recompute: Trade time for memory in the backward pass.
-        clip_last: End at the largest end-time; the paper's code does not.
-        max_steps: Limit of trial steps.
-    """
-
-    method: str = "dopri5"
-    rtol: float = 1e-2
-    atol: float = 1e-2
-    training: Literal["kept", "adaptive", "fixed"] = "kept"
-    fixed_steps: int = 8
-    recompute: bool = False
-    clip_last: bool = True
-    max_steps: int = 5000
-
-    def __post_init__(self) -> None:
-        adaptive = [name for name, tableau in TABLEAUS.items() if tableau.adaptive]
-        if self.method not in adaptive:
-            raise InputError(unknown_name("adaptive method", self.method, adaptive))
-        for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0.0 < value < math.inf:
-                raise InputError(
-                    f"{name} = {value!r} is impossible: a tolerance is positive and finite, for example 1e-2 or 1e-6"
-                )
-        ways = ("kept", "adaptive", "fixed")
-        if self.training not in ways:
-            raise InputError(unknown_name("way to solve in training", self.training, ways))
-        checked_count("fixed_steps", self.fixed_steps)
-        checked_count("max_steps", self.max_steps)
-
-
-@dataclass(frozen=True)
-class ObjectiveOptions:
-    """What training minimises.
-
-    Attributes:
-        weighting: Estimator of the expectation over q, see `ltnode.objective.Weighting`.
-        kl_weight: Weight of the KL per data point, or ``"elbo"`` for the literal bound.
-        samples: End-times per training step (per input where each has its own T).
-        scheme: ``"grid"``: one draw per equal part of the window; ``"iid"``: independent draws, as in the paper's code.
-    """
-
-    weighting: str = "normalised"
-    kl_weight: float | str = 0.1
-    samples: int = 10
-    scheme: Literal["iid", "grid"] = "grid"
-
-    def __post_init__(self) -> None:
-        Weighting.parse(self.weighting)
-        if self.kl_weight != "elbo":
-            resolve_kl_weight(self.kl_weight, 1, True)
-        checked_count("samples", self.samples)
-        if self.scheme not in ("iid", "grid"):
-            raise InputError(unknown_name("scheme of training times", self.scheme, ("iid", "grid")))
 
 
 class LatentTimeODE(Model):
@@ -332,7 +263,7 @@ class LatentTimeODE(Model):
     @torch.no_grad()
     def finish_training(self, x: Tensor, y: Tensor) -> None:
         """Fit the stored grid, and the residual noise of a mean-square model, on training inputs."""
-        with self._evaluating():
+        with evaluating(self):
             h = self.initial_state(x[:_CALIBRATION_SAMPLES])
             o = self.solver
             self.grid = fit_stored_grid(self.field, h, self._window_end, o.rtol, o.atol, o.method).to(h.device)
@@ -389,7 +320,7 @@ class LatentTimeODE(Model):
         check_input(x)
         if steps not in ("stored", "adaptive"):
             raise InputError(unknown_name("kind of steps", steps, ("stored", "adaptive")))
-        with torch.no_grad(), self._evaluating():
+        with torch.no_grad(), evaluating(self):
             h = self.initial_state(x)
             times = self.prediction_times(x, samples, draw, seed)
             # All members of a fixed end-time are the same one.
@@ -403,16 +334,6 @@ class LatentTimeODE(Model):
         """Log of the averaged class probabilities with a graph to x."""
         times = self.prediction_times(x, samples, draw, seed)
         return Prediction(self.task, self(x, times), times).log_probs
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        modes = {module: module.training for module in self.modules()}
-        self.eval()
-        try:
-            yield
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The stored grid has as many steps as training found necessary.

@@ -17,8 +17,9 @@ from ltnode.endtime import FixedTime
 from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, missing_extra, unknown_name
 from ltnode.models.contract import Draw, Model, Steps, Task, check_input
-from ltnode.models.latent_time import LatentTimeODE, ObjectiveOptions, SolverOptions
+from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.modes import evaluating
+from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal, seeded_uniform
 from ltnode.objective import Categorical, Gaussian, LossParts

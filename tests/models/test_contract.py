@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ltnode.models import InputSpec, LatentTimeODE, Model
+from ltnode.models.modes import evaluating
 from models.contract_suite import ModelContract
 
 VECTORS = InputSpec((2,), "classification", 3)
@@ -26,7 +27,7 @@ class LatentTimeContract(ModelContract):
                 module.weight.data.mul_(2.0)
         model.grid = model.grid[[0, -1]]
         x = self.inputs(8).to(next(model.parameters()))
-        with torch.no_grad(), model._evaluating():
+        with torch.no_grad(), evaluating(model):
             first_pass = model.solve(model.initial_state(x), model.prediction_times(x), "stored").error_norms
         norms = first_pass.max(dim=0).values.sort().values
         tolerance = 1e-2 * float((norms[3] * norms[4]).sqrt())  # norms are errors in units of the tolerance, 1e-2

@@ -20,6 +20,7 @@ from ltnode.errors import CheckpointError, ConfigError
 from ltnode.experiments import claims_images, images
 from ltnode.experiments.images_grid import Cell, load_grid
 from ltnode.experiments.images_results import read_result
+from ltnode.experiments.images_runs import import_run
 from ltnode.models import Model
 
 APP = make_app()
@@ -205,15 +206,15 @@ def test_a_finished_run_takes_the_place_of_its_cell(tmp_path: Path) -> None:
     grid = load_grid(paper / "grid")
     copied.write_bytes(b"other")
     with pytest.raises(CheckpointError, match="already holds another run"):
-        images.import_run(source, grid, tmp_path / "runs")
+        import_run(source, grid, tmp_path / "runs")
     config = json.loads((source / "config.json").read_text())
     config["train"]["lr"] = 0.05
     (source / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=r"no cell .* the nearest differs in lr: 0.1 -> 0.05"):
-        images.import_run(source, grid, tmp_path / "other")
+        import_run(source, grid, tmp_path / "other")
     (source / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match="no finished run"):
-        images.import_run(source, grid, tmp_path / "other")
+        import_run(source, grid, tmp_path / "other")
 
 
 @pytest.mark.usefixtures("no_pages")

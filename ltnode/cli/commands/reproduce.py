@@ -16,6 +16,7 @@ from ltnode.experiments import findings, images, motivating, motivating_figure, 
 from ltnode.experiments.claims import zoo_note
 from ltnode.experiments.images_grid import STANDARD, Cell, load_grid, select
 from ltnode.experiments.images_pages import PaperFolder, rebuild
+from ltnode.experiments.images_runs import import_run
 from ltnode.experiments.images_zoo import add_runs, read_zoo, write_cards
 from ltnode.report.markdown import markdown_table
 from ltnode.report.published import Published
@@ -172,7 +173,7 @@ def reproduce_images(
         _show_grid(cells, places, chosen or images.paper_protocols())
         return
     if from_run:
-        cells = [images.import_run(source, grid, runs) for source in from_run]
+        cells = [import_run(source, grid, runs) for source in from_run]
     failed = [] if tables_only else _run_cells(cells, places, evaluation, device, together)
     if zoo:
         for added in add_runs(folder.zoo, cells, places):
