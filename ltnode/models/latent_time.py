@@ -12,7 +12,6 @@ from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
 from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
-from ltnode.models.captured_trial import captured_trial
 from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
 from ltnode.models.modes import evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
@@ -127,7 +126,6 @@ class LatentTimeODE(Model):
             clip_last=o.clip_last,
             max_steps=o.max_steps,
             replayer=self._replayer(h, times) if isinstance(grid, KeptGrid) else None,
-            trial_step=captured_trial(self.field, h, o) if steps == "adaptive" else None,
         )
 
     def _replayer(self, h: Tensor, times: Tensor) -> Replayer | None:
