@@ -181,10 +181,6 @@ class LatentTimeODE(Model):
         distribution = self.end_time(x if self.end_time.amortized else None)
         return distribution.log_prob(times.to(x.dtype)), distribution.kl()
 
-    def solving_part(self) -> LatentTimeODE:
-        """The model itself."""
-        return self
-
     def objective_parts(
         self,
         x: Tensor,
@@ -194,7 +190,16 @@ class LatentTimeODE(Model):
         n_data: int | None,
         posterior: tuple[Tensor | None, Tensor | None] | None = None,
     ) -> LossParts:
-        """The objective from the members' outputs (S, B, C) at the training times; see `Model.objective_parts`."""
+        """The objective from the members' outputs at the training times; reads no values, so it can be captured.
+
+        Args:
+            x: Inputs.
+            y: Targets.
+            times: Training times, (S,) or (S, B).
+            outputs: (S, B, C).
+            n_data: Number of training points.
+            posterior: `posterior_terms` where they are known already.
+        """
         log_q, kl = self.posterior_terms(x, times) if posterior is None else posterior
         per_input = self.end_time.amortized
         kl_weight = 0.0 if kl is None else resolve_kl_weight(self.objective.kl_weight, n_data, per_input)
