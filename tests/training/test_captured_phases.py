@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
 from ltnode.models import Model, build
-from ltnode.ode.trace import no_trace
-from ltnode.training import TrainConfig, capture
+from ltnode.training import TrainConfig
 from ltnode.training.accelerated import AcceleratedStep, accelerated_step, why_not_captured
 from ltnode.training.batches import Batch
 from ltnode.training.captured_phases import PhasesGraphStep
 from ltnode.training.distributed import Workers
 from ltnode.training.step import EagerStep, make_optimizers
+from training.emulated_graphs import emulate
 
 CONFIG = TrainConfig(model="sde-net", data="mnist", optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3)
 
 
-class RunsAgain:
-    """A graph whose replay runs its pass and writes into the static outputs, as a CUDA graph does."""
-
-    def __init__(self, run: Callable[[], torch.Tensor], outputs: torch.Tensor) -> None:
-        self._run, self._outputs = run, outputs
-
-    def replay(self) -> None:
-        self._outputs.copy_(self._run())
-
-
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(self: Any, model: Model, run: Any, rehearse: Any = None) -> Any:
-        self.enabled.fill_(False)
-        with no_trace(model, torch.device("cpu")):
-            outputs = run()
-        self.enabled.fill_(True)
-        return RunsAgain(run, outputs), outputs
-
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(capture.Recorder, "record", record)
+    emulate(monkeypatch)
 
 
 def sde_net(device: str, seed: int = 0) -> tuple[Model, dict[str, torch.optim.Optimizer]]:
