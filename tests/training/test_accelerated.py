@@ -21,6 +21,7 @@ from ltnode.training.batches import Batch
 from ltnode.training.distributed import Workers
 from ltnode.training.flat_sgd import FlatSGD
 from ltnode.training.step import EagerStep, make_optimizers
+from training.emulated_graphs import Idle
 from training.tiny import tiny_config, tiny_data, tiny_model
 
 SGD = TrainConfig(optimizer="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4)
@@ -153,19 +154,6 @@ def watched_model(field: Any = None, head: Any = None) -> ltnode.LatentTimeODE:
         ltnode.GammaTime(),
         "regression",
     )
-
-
-class Idle:
-    """A stream or an event of a device that has always finished."""
-
-    def wait_stream(self, other: Any) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def record(self) -> None:
-        pass
 
 
 class EmulatedCapture:
