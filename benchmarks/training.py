@@ -33,6 +33,7 @@ from ltnode.models.fused_solve import reference_solves
 from ltnode.training import TrainConfig
 from ltnode.training.accelerated import GraphStep
 from ltnode.training.batches import Batch
+from ltnode.training.capture import CaptureError
 from ltnode.training.provenance import source_state
 from ltnode.training.step import make_optimizers
 
@@ -381,6 +382,11 @@ def rows_of(d: str, repeats: int, quick: bool, add: Callable[[dict[str, Any]], N
         for row in peer():
             add(row)
     add(time_eager(d, repeats))
+    if importlib.util.find_spec("gpytorch") is not None:
+        try:
+            add(time_graph("node-gp", d, "bf16", True, None, repeats))
+        except CaptureError as error:
+            print(f"node-gp is not captured: {error}")
     installed = importlib.util.find_spec("diffrax") is not None
     print(f"diffrax: not measured, {'there is no JAX version of the network here' if installed else 'not installed'}")
 

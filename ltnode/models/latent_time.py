@@ -12,6 +12,7 @@ from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
 from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
+from ltnode.models.captured_trial import captured_trial
 from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
 from ltnode.models.modes import evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
@@ -126,6 +127,7 @@ class LatentTimeODE(Model):
             clip_last=o.clip_last,
             max_steps=o.max_steps,
             replayer=self._replayer(h, times) if isinstance(grid, KeptGrid) else None,
+            trial_step=captured_trial(self.field, h, o) if steps == "adaptive" else None,
         )
 
     def _replayer(self, h: Tensor, times: Tensor) -> Replayer | None:
@@ -181,6 +183,10 @@ class LatentTimeODE(Model):
         distribution = self.end_time(x if self.end_time.amortized else None)
         return distribution.log_prob(times.to(x.dtype)), distribution.kl()
 
+    def solving_part(self) -> LatentTimeODE:
+        """The model itself."""
+        return self
+
     def objective_parts(
         self,
         x: Tensor,
@@ -190,16 +196,7 @@ class LatentTimeODE(Model):
         n_data: int | None,
         posterior: tuple[Tensor | None, Tensor | None] | None = None,
     ) -> LossParts:
-        """The objective from the members' outputs at the training times; reads no values, so it can be captured.
-
-        Args:
-            x: Inputs.
-            y: Targets.
-            times: Training times, (S,) or (S, B).
-            outputs: (S, B, C).
-            n_data: Number of training points.
-            posterior: `posterior_terms` where they are known already.
-        """
+        """The objective from the members' outputs (S, B, C) at the training times; see `Model.objective_parts`."""
         log_q, kl = self.posterior_terms(x, times) if posterior is None else posterior
         per_input = self.end_time.amortized
         kl_weight = 0.0 if kl is None else resolve_kl_weight(self.objective.kl_weight, n_data, per_input)

@@ -7,7 +7,7 @@ Srijith, "Improving Robustness and Uncertainty Modelling in Neural Ordinary Diff
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,7 @@ from ltnode.errors import InputError, missing_extra, unknown_name
 from ltnode.models.contract import Draw, Model, Steps, Task, check_input
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.modes import evaluating
-from ltnode.models.options import SolverOptions
+from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal, seeded_uniform
 from ltnode.objective import Categorical, Gaussian, LossParts
@@ -128,7 +128,8 @@ class NodeGP(Model):
         super().__init__(task)
         self.gp = gp or GPOptions()
         # A network of features is to its solver what a classifier is: any number of columns.
-        self.backbone = LatentTimeODE(stem, field, head, FixedTime(_END_TIME), "classification", solver=solver)
+        once = ObjectiveOptions(samples=1)
+        self.backbone = LatentTimeODE(stem, field, head, FixedTime(_END_TIME), "classification", solver=solver, objective=once)
         self.bounds = RunningBounds(self.gp.bound)
         self.processes = _grid_gps(features, self.gp)
         self.mixing = nn.Linear(features, outputs, bias=False)
@@ -140,12 +141,17 @@ class NodeGP(Model):
 
     def marginals(self, x: Tensor, steps: Steps | str = "stored") -> tuple[Float[Tensor, "B F"], Float[Tensor, "B F"], Stats]:
         """Mean and variance of every feature's process at the inputs, and the work of the solve."""
+        features, stats = self._features(x, steps)
+        return *self._marginals_at(features[0]), stats
+
+    def _features(self, x: Tensor, steps: Steps | str) -> tuple[Float[Tensor, "1 B F"], Stats]:
         h = self.backbone.initial_state(x)
         solution = self.backbone.solve(h, h.new_tensor([_END_TIME]), steps)  # type: ignore[arg-type]
-        features = self.backbone.outputs_at(solution.states)[0]
-        with torch.autocast(x.device.type, enabled=False):
-            mean, variance = self.processes.marginals(self.bounds(features.to(self.mixing.weight.dtype)))
-        return mean, variance, solution.stats
+        return self.backbone.outputs_at(solution.states), solution.stats
+
+    def _marginals_at(self, features: Float[Tensor, "B F"]) -> tuple[Float[Tensor, "B F"], Float[Tensor, "B F"]]:
+        with torch.autocast(features.device.type, enabled=False):
+            return self.processes.marginals(self.bounds(features.to(self.mixing.weight.dtype)))
 
     def _mixed(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance (B, 1) of the single output ``w . f`` of a regression."""
@@ -183,14 +189,38 @@ class NodeGP(Model):
         if n_data is None:
             raise InputError("the bound of a NODE-GP needs n_data, the number of training points: its KL counts once for all")
         self.check_labels(y, self.mixing.out_features)
-        mean, variance, self.solve_stats = self.marginals(x, "training")
+        features, self.solve_stats = self._features(x, "training")
+        parts = self.objective_parts(x, y, x.new_tensor([_END_TIME]), features, n_data)
+        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
+        pieces = {name: getattr(parts, name).detach() for name in ("loss", "expected_log_likelihood", "kl")}
+        self.loss_parts = replace(parts, **pieces)
+        return parts.loss
+
+    def solving_part(self) -> LatentTimeODE:
+        """The network of features."""
+        return self.backbone
+
+    def running_statistics(self) -> list[Tensor]:
+        """The bounds of the features."""
+        return [self.bounds.low, self.bounds.high, self.bounds.batches]
+
+    def objective_parts(
+        self,
+        x: Tensor,
+        y: Tensor,
+        times: Tensor,
+        outputs: Tensor,
+        n_data: int | None,
+        posterior: tuple[Tensor | None, Tensor | None] | None = None,
+    ) -> LossParts:
+        """The negative bound from the features (1, B, F); see `Model.objective_parts`. The end-time has no posterior."""
+        assert n_data is not None
+        mean, variance = self._marginals_at(outputs[0])
         with torch.autocast(x.device.type, enabled=False):
             expected = self._expected_log_likelihood(mean, variance, y)
             kl, log_prior = self.processes.kl(), self.processes.log_prior()
             weight = 1.0 / checked_count("n_data", n_data)
-            loss = -expected + weight * (kl - log_prior)
-        self.loss_parts = LossParts(loss.detach(), expected.detach(), kl.detach(), weight, x.new_tensor([_END_TIME]))
-        return loss
+            return LossParts(-expected + weight * (kl - log_prior), expected, kl, weight, times)
 
     def _expected_log_likelihood(self, mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
         if isinstance(self.likelihood, Gaussian):

@@ -11,12 +11,15 @@ import torch
 from ltnode.ode.controller import Controller, initial_step
 from ltnode.ode.dense import DenseOutput
 from ltnode.ode.status import Status
-from ltnode.ode.step import Field, all_finite, error_norm, evaluate, take_step, time_dtype
+from ltnode.ode.step import Field, Step, all_finite, error_norm, evaluate, take_step, time_dtype
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
 TryStep = Callable[[float, float], tuple[float, Callable[[], None]]]
 """``(t, t_new) -> (error norm, commit)``: a trial step from the current state, and how to make it the current state."""
+
+TrialStep = Callable[[float, float, Tensor, Tensor], tuple[Step, float]]
+"""``(t, t_new, y, k)`` to the step from (t, y), where the field is k, and its batch-wide error norm: a faster `take_step`."""
 
 _EPSILON = 16 * torch.finfo(torch.float64).eps
 """Smallest step relative to the time: less would not move it reliably."""
@@ -99,8 +102,12 @@ def search_batch(
     t_end: float,
     tolerance: Tolerance,
     output: DenseOutput | None = None,
+    trial_step: TrialStep | None = None,
 ) -> Search:
-    """One step sequence for the whole batch (the reference). Fills ``output`` with the accepted steps when given."""
+    """One step sequence for the whole batch (the reference). Fills ``output`` with the accepted steps when given.
+
+    ``trial_step`` takes the steps of a method that ends them with the field at the new state; by default `take_step` does.
+    """
     controller = Controller(tableau.error_order)
     k = evaluate(f, t0, y)
     if not all_finite(k) or not all_finite(y):
@@ -112,9 +119,12 @@ def search_batch(
     def try_step(t: float, t_new: float) -> tuple[float, Callable[[], None]]:
         nonlocal k_first, evaluations
         evaluations += tableau.stages - (k_first is not None)
-        step = take_step(f, tableau, t, t_new - t, y, k_first)
+        if trial_step is not None and k_first is not None:
+            step, norm = trial_step(t, t_new, y, k_first)
+        else:
+            step = take_step(f, tableau, t, t_new - t, y, k_first)
+            norm = float(error_norm(tableau, t_new - t, y, step, tolerance.rtol, tolerance.atol, per_sample=False))
         k_first = step.stages[0]  # known for another trial from here
-        norm = float(error_norm(tableau, t_new - t, y, step, tolerance.rtol, tolerance.atol, per_sample=False))
 
         def commit() -> None:
             nonlocal y, k_first

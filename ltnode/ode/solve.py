@@ -14,7 +14,7 @@ from ltnode.ode.controller import check_tolerances
 from ltnode.ode.dense import DenseOutput
 from ltnode.ode.kept_grid import KeptGrid
 from ltnode.ode.replay import Edges, Replay, Replayer, replay, traced
-from ltnode.ode.search import Search, Tolerance, search_batch, search_per_sample
+from ltnode.ode.search import Search, Tolerance, TrialStep, search_batch, search_per_sample
 from ltnode.ode.status import SolverError, Stats, Status
 from ltnode.ode.step import Field, add_stages, all_finite, evaluate
 from ltnode.ode.tableau import ButcherTableau, get_tableau
@@ -64,6 +64,7 @@ def odesolve(
     accept_small_change: float = 0.0,
     throw: bool = True,
     replayer: Replayer | None = None,
+    trial_step: TrialStep | None = None,
 ) -> Solution:
     """Solve ``dy/dt = f(t, y)`` from ``y(t0) = y0`` once, and give the states at all requested times.
 
@@ -93,6 +94,7 @@ def odesolve(
         throw: Raise `SolverError` on failure; otherwise return with a status.
         replayer: A faster way to step over a `KeptGrid` with this field and method; grids are searched by ``f`` itself. Other
             solves do not use it.
+        trial_step: A faster way to take the steps of an adaptive solve without grad mode.
 
     Returns:
         The solution; differentiable in y0, in times and in every tensor that f uses.
@@ -122,7 +124,7 @@ def odesolve(
         return _solve_kept(f, tableau, y0, times, t0, grid, tolerance, recompute, throw, replayer)
     if control == "sample":
         return _solve_per_sample(f, tableau, y0, times, t0, tolerance, recompute, throw)
-    return _solve_adaptive(f, tableau, y0, times, t0, tolerance, recompute, throw)
+    return _solve_adaptive(f, tableau, y0, times, t0, tolerance, recompute, throw, trial_step)
 
 
 def _solve_adaptive(
@@ -134,11 +136,12 @@ def _solve_adaptive(
     tolerance: Tolerance,
     recompute: bool,
     throw: bool,
+    trial_step: TrialStep | None,
 ) -> Solution:
     t_end = float(times.detach().max())
     if not torch.is_grad_enabled() and not moving_buffers(f):
         output = DenseOutput(tableau, times)
-        found = search_batch(f, tableau, y0, t0, t_end, tolerance, output)
+        found = search_batch(f, tableau, y0, t0, t_end, tolerance, output, trial_step)
         return _finish(Replay(output.result(y0), found.norms), found, times, throw)
     with no_trace(f, y0.device), torch.no_grad():
         found = search_batch(f, tableau, y0.detach(), t0, t_end, tolerance)

@@ -17,7 +17,7 @@ from torch import nn
 
 from ltnode.counter_rng import CounterGenerator
 from ltnode.errors import ConfigError
-from ltnode.models import LatentTimeODE, Model
+from ltnode.models import Model
 from ltnode.models.fused import fused_outputs, fused_posterior_terms, stage_weights, why_not_fused
 from ltnode.ode import SolverError, Stats, Status
 from ltnode.ode.replay import replay
@@ -48,9 +48,10 @@ def why_not_captured(model: Model, config: TrainConfig, device: torch.device, wo
     """Why a training step of this model cannot be captured; None where it can."""
     if device.type != "cuda":
         return f"the device is {device.type}, and CUDA graphs need CUDA"
-    if not isinstance(model, LatentTimeODE) and not model.fixed_operations:
+    part = model.solving_part()
+    if part is None and not model.fixed_operations:
         return f"{type(model).__name__} decides on the host what it computes"
-    if isinstance(model, LatentTimeODE) and model.solver.training == "fixed":
+    if part is not None and part.solver.training == "fixed":
         return "fixed steps have no error check"
     if config.optimizer != "sgd":
         return f"the captured update is SGD's, not {config.optimizer}'s"
@@ -99,19 +100,21 @@ class GraphStep:
     """`TrainingStep` that replays one CUDA graph per (batch size, number of steps).
 
     Args:
-        model: A latent-time model in train mode on CUDA.
+        model: One with a `Model.solving_part`, in train mode on CUDA.
         optimizers: Those of the eager step; SGD.
         config: Precision, seed and ``accelerate``.
         n_data: Number of training examples.
         fused: Use the fused kernels of `ltnode.kernels`.
     """
 
-    def __init__(self, model: LatentTimeODE, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool) -> None:
-        self.model, self.config, self.n_data, self.fused = model, config, n_data, fused
+    def __init__(self, model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool) -> None:
+        part = model.solving_part()
+        assert part is not None
+        self.model, self.part, self.config, self.n_data, self.fused = model, part, config, n_data, fused
         self.optimizer = optimizers["main"]
         self._sgd: FlatSGD | None = None
-        self.tableau = get_tableau(model.solver.method)
-        self.kept = model.kept_grid
+        self.tableau = get_tableau(part.solver.method)
+        self.kept = part.kept_grid
         device = next(model.parameters()).device
         self._graphs: dict[tuple[int, int], _Captured] = {}
         self._recorder = Recorder(device)
@@ -131,7 +134,7 @@ class GraphStep:
 
     def __call__(self, batch: Batch) -> LossPieces:
         """Update the model; see `TrainingStep`."""
-        inputs = _Inputs(batch.x, batch.y, self._chance(batch), batch.indices if self.model.end_time.amortized else None)
+        inputs = _Inputs(batch.x, batch.y, self._chance(batch), batch.indices if self.part.end_time.amortized else None)
         self._look_back(batch)
         if self.kept.edges is None:
             self._refresh(batch)
@@ -163,15 +166,15 @@ class GraphStep:
     def _draw(self, steps: range) -> Tensor:
         """Keys (steps, draws, 2) or end-times (steps, S)."""
         seed = self.config.seed
-        if self.model.end_time.amortized:
+        if self.part.end_time.amortized:
             return torch.stack([CounterGenerator.keys_of(seed, step, _DRAWS) for step in steps])
-        times = self.model.training_times(1, seed, steps, device=torch.device("cpu"))
+        times = self.part.training_times(1, seed, steps, device=torch.device("cpu"))
         return times.expand(len(steps), -1).contiguous()  # a fixed end-time is not drawn: one row
 
     def _times(self, inputs: _Inputs) -> Tensor:
         if inputs.indices is None:
             return inputs.chance
-        return self.model.training_times(len(inputs.indices), self.config.seed, 0, inputs.indices, keys=inputs.chance)
+        return self.part.training_times(len(inputs.indices), self.config.seed, 0, inputs.indices, keys=inputs.chance)
 
     def counts(self) -> dict[str, int]:
         """Masked updates and grid searches so far."""
@@ -200,7 +203,7 @@ class GraphStep:
             self._refresh(batch, fewer=True)
 
     def _refresh(self, batch: Batch, fewer: bool = False) -> None:
-        model, o = self.model, self.model.solver
+        model, o = self.part, self.part.solver
         tolerance = Tolerance(o.rtol, o.atol, o.max_steps)
         with torch.no_grad(), no_trace(model.field, batch.x.device), autocast(self.config.precision, batch.x.device):
             h = model.initial_state(batch.x).float()
@@ -214,7 +217,9 @@ class GraphStep:
 
     def _pass(self, inputs: _Inputs, edges: Tensor) -> tuple[Tensor, Tensor]:
         """Forward, backward and masked update: what the graph holds; returns `_PARTS` and the error norms."""
-        model, o, x = self.model, self.model.solver, inputs.x
+        model, o, x = self.part, self.part.solver, inputs.x
+        statistics = self.model.running_statistics()
+        before = [buffer.clone() for buffer in statistics]
         # The weights of the interpolation and the posterior need hundreds of tiny kernels and nothing of the trajectory: a
         # branch of their own beside it.
         main = torch.cuda.current_stream()
@@ -243,12 +248,14 @@ class GraphStep:
                 result = replay(model.field, self.tableau, h, edges, times, o.rtol, o.atol)
                 outputs, norms = model.outputs_at(result.states).float(), result.norms
         main.wait_stream(self._branch)
-        parts = model.objective_parts(x, inputs.y, times, outputs.float(), self.n_data, posterior)
+        parts = self.model.objective_parts(x, inputs.y, times, outputs.float(), self.n_data, posterior)
         gradients = torch.autograd.grad(parts.loss, self.sgd.parameters)
         valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._recorder.enabled
         self._failures += ~valid & self._recorder.enabled
         self.sgd.update(gradients, valid)
-        model.after_step()
+        for buffer, old in zip(statistics, before, strict=True):
+            buffer.copy_(torch.where(valid, buffer, old))
+        self.model.after_step()
         return torch.stack([parts.loss, parts.expected_log_likelihood, parts.kl]).detach().double(), norms
 
     def _capture(self, inputs: _Inputs) -> _Captured:
@@ -270,13 +277,13 @@ class GraphStep:
 
     def _rehearse(self, inputs: _Inputs, edges: Tensor) -> None:
         """Every part once, with gradients."""
-        model, x, times = self.model, inputs.x, self._times(inputs)
+        model, x, times = self.part, inputs.x, self._times(inputs)
         with autocast(self.config.precision, x.device):
             h = model.initial_state(x).float()
             h = h + evaluate(model.field, edges[0], h)
             outputs = model.outputs_at(h.expand(len(times), *h.shape)).float()
             posterior = model.posterior_terms(x, times)
-        loss = model.objective_parts(x, inputs.y, times, outputs, self.n_data, posterior).loss
+        loss = self.model.objective_parts(x, inputs.y, times, outputs, self.n_data, posterior).loss
         torch.autograd.grad(loss, self.sgd.parameters)
 
     def release(self) -> None:
@@ -345,7 +352,8 @@ def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) ->
         if device.type == "cuda":
             _LOG.info("training runs eagerly: %s", reason)
         return eager
-    if not isinstance(model, LatentTimeODE):
+    part = model.solving_part()
+    if part is None:
         if wish == "fused":
             raise ConfigError(
                 f"accelerate = 'fused' is not possible: no kernels for {type(model).__name__}; use 'auto', 'graph' or 'off'"
@@ -353,7 +361,7 @@ def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) ->
         return AcceleratedStep(PhasesGraphStep(model, eager.optimizers, config, eager.n_data), eager)
     fused = False
     if wish in ("auto", "fused"):
-        reason = why_not_fused(model, example)
+        reason = why_not_fused(part, example)
         if reason is not None and wish == "fused":
             raise ConfigError(f"accelerate = 'fused' is not possible: {reason}; use 'auto', 'graph' or 'off'")
         if reason is not None:
