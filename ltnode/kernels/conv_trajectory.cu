@@ -12,11 +12,6 @@
 // Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method, SAVE (keep what backward needs),
 // SAMPLES of a block.
 
-#define DEVICE __device__ __forceinline__
-
-typedef unsigned int u32;
-typedef unsigned short u16;
-
 namespace {
 
 constexpr int C = 64;
@@ -52,9 +47,6 @@ DEVICE Place place() {
     p.ok[1] = p.column + 1 < SIDE;
     return p;
 }
-
-DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
-DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 DEVICE float over_columns(float x) {
     x += shuffle_xor(x, 1);

@@ -28,8 +28,8 @@ _FRAGMENT_BYTES = 2 * 9 * _CHANNELS * _CHANNELS * 2
 
 
 @contextmanager
-def crowded_card(crowded: bool = True) -> Generator[None]:
-    """Kernels captured here share the card with those of other runs: what counts is their sum, not how soon one is done."""
+def crowded_card(crowded: bool) -> Generator[None]:
+    """Whether kernels captured here share the card with those of other runs: then their sum counts, not how soon one is done."""
     token = _crowded.set(crowded)
     try:
         yield
@@ -72,8 +72,7 @@ def defines(problem: Problem, side: int, samples: int) -> tuple[tuple[str, int],
 
 
 def _compiled_for(problem: Problem, side: int, samples: int, device: torch.device) -> nvrtc.Kernels:
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    return nvrtc.compiled("conv_trajectory", defines(problem, side, samples), index)
+    return nvrtc.compiled("conv_trajectory", defines(problem, side, samples), device)
 
 
 @dataclass(frozen=True)

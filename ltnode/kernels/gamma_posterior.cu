@@ -8,8 +8,6 @@
 //     dKL / dbeta  = (beta - beta_p) Var[t] - (alpha - alpha_p) Cov[x, t],
 //     d log q(t) / dalpha = log t - E[x],   d log q(t) / dbeta = E[t] - t.
 
-#define DEVICE __device__ __forceinline__
-
 namespace {
 
 constexpr int PANELS = 12;

@@ -30,7 +30,7 @@ def why_not(alpha: Tensor, times: Tensor) -> str | None:
 
 
 def _compiled_for(device: torch.device) -> nvrtc.Kernels:
-    return nvrtc.compiled("gamma_posterior", (), device.index if device.index is not None else torch.cuda.current_device())
+    return nvrtc.compiled("gamma_posterior", (), device)
 
 
 @dataclass(frozen=True)

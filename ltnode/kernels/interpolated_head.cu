@@ -5,8 +5,6 @@
 //
 // Defined by the host: ENDS (end-times at a time), POSITIONS, CHANNELS.
 
-#define DEVICE __device__ __forceinline__
-
 namespace {
 
 constexpr int PAIRS = 4;

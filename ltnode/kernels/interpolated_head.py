@@ -99,9 +99,7 @@ def _cuda_kernels(stages: Tensor, groups: int, ends: int) -> nvrtc.Kernels | Non
     if not fits or not stages.is_cuda or nvrtc.why_unavailable() is not None:
         return None
     defines = _cuda_sizes(ends, height * width, channels)
-    return nvrtc.compiled(
-        "interpolated_head", defines, torch.cuda.current_device() if stages.device.index is None else stages.device.index
-    )
+    return nvrtc.compiled("interpolated_head", defines, stages.device)
 
 
 def _cuda_sizes(ends: int, positions: int, channels: int) -> tuple[tuple[str, int], ...]:

@@ -62,4 +62,4 @@ def launch_sgd(
 
 
 def _compiled_for(device: torch.device) -> nvrtc.Kernels:
-    return nvrtc.compiled("masked_sgd", (), device.index if device.index is not None else torch.cuda.current_device())
+    return nvrtc.compiled("masked_sgd", (), device)

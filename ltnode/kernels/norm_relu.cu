@@ -4,11 +4,7 @@
 //
 // Defined by the host: THREADS, POSITIONS, CHANNELS, BIAS (whether one is added to x).
 
-#define DEVICE __device__ __forceinline__
-
 namespace {
-
-typedef unsigned int u32;
 
 constexpr int FOURS = 4;
 constexpr int WARPS = THREADS / 32;
@@ -20,9 +16,6 @@ constexpr int COUNT = 2 * POSITIONS;            // numbers of a group
 struct alignas(8) Four {
     u32 pair[2];  // channels 0 and 1, 2 and 3
 };
-
-DEVICE float low(u32 pair) { return __uint_as_float(pair << 16); }
-DEVICE float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 struct Cell {
     int four, position, channel, sample;

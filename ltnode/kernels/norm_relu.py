@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ltnode.kernels import nvrtc, patch_conv
+from ltnode.kernels import nvrtc, patch_norm
 from ltnode.typing import Float, Tensor
 
 _LARGEST_PART = 32768
@@ -82,7 +82,7 @@ def _cuda_kernels(x: Tensor, biased: bool) -> nvrtc.Kernels | None:
     """norm_relu.cu for these sizes; None where it cannot be compiled, and Triton serves."""
     if not x.is_cuda or nvrtc.why_unavailable() is not None or torch.cuda.get_device_capability(x.device) < (8, 0):
         return None
-    return nvrtc.compiled("norm_relu", _cuda_sizes(x.shape[2] * x.shape[3], x.shape[1], biased), x.get_device())
+    return nvrtc.compiled("norm_relu", _cuda_sizes(x.shape[2] * x.shape[3], x.shape[1], biased), x.device)
 
 
 def _cuda_threads(positions: int) -> int:
@@ -163,7 +163,7 @@ class _NormRelu(torch.autograd.Function):
         ctx: Any, x: Tensor, bias: Tensor | None, scale: Tensor, shift: Tensor, eps: float, pool: bool, launches: _Launches
     ) -> Tensor:
         samples, channels, _, _ = x.shape
-        rows = _rows(x.detach())
+        rows = patch_norm.pixels(x.detach())
         out = torch.empty((samples, channels), device=x.device) if pool else torch.empty_like(rows)
         means = torch.empty((samples, channels), device=x.device)
         rstds = torch.empty_like(means)
@@ -180,16 +180,10 @@ class _NormRelu(torch.autograd.Function):
         rows = ctx.saved_tensors[0]
         d_rows = torch.empty_like(rows)
         d_affine = torch.empty((rows.shape[0], 3 if ctx.biased else 2, rows.shape[3]), device=rows.device)
-        given = d_out.contiguous() if ctx.pool else _rows(d_out)
+        given = d_out.contiguous() if ctx.pool else patch_norm.pixels(d_out)
         ctx.launches.backward((*ctx.saved_tensors, given), (d_rows, d_affine))
         d_scale, d_shift, *d_bias = d_affine.sum(dim=0)
         return d_rows.permute(0, 3, 1, 2), d_bias[0] if ctx.biased else None, d_scale, d_shift, None, None, None
-
-
-def _rows(x: Tensor) -> Tensor:
-    """(N, H, W, C) in this order in memory, from an address that several values can be read at."""
-    rows = x.permute(0, 2, 3, 1).contiguous()
-    return rows if rows.data_ptr() % 16 == 0 else rows.clone()
 
 
 def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:
@@ -209,6 +203,10 @@ def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:
             continue
         if bias is not None:
             x, bias = x + bias[:, None, None], None
+        if _begins_a_patch_norm(modules[i : i + 5], x):
+            x = patch_norm.patch_norm(x, layer, following[0])
+            i += 3
+            continue
         if isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
             x, bias = _convolve(layer, x), layer.bias
         else:
@@ -217,14 +215,28 @@ def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:
     return x if bias is None else x + bias[:, None, None]
 
 
-def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """The convolution without its bias; one copy brings the weight to autocast's precision and to channels last."""
+def _begins_a_patch_norm(layers: list[nn.Module], x: Tensor) -> bool:
+    """Whether the first three layers are `patch_norm`'s and their result is wanted as it is."""
+    if len(layers) < 3 or is_pooling(layers[3:]) or _product_dtype(layers[0], x) != torch.bfloat16:
+        return False
+    conv, norm, relu = layers[:3]
+    return (
+        isinstance(conv, nn.Conv2d)
+        and isinstance(norm, nn.GroupNorm)
+        and isinstance(relu, nn.ReLU)
+        and patch_norm.why_not(conv, norm, x) is None
+    )
+
+
+def _product_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
     kind = x.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else layer.weight.dtype
-    weight = layer.weight.to(dtype=dtype, memory_format=torch.channels_last)
-    x = x.to(dtype)
-    if patch_conv.why_not(layer, x) is None:
-        return patch_conv.patch_conv(x, weight)
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else next(layer.parameters(), x).dtype
+
+
+def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """The convolution without its bias; one copy brings each factor to autocast's precision and to channels last."""
+    dtype = _product_dtype(layer, x)
+    weight, x = (factor.to(dtype=dtype, memory_format=torch.channels_last) for factor in (layer.weight, x))
     return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
 
 

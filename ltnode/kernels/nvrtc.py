@@ -37,8 +37,8 @@ class CudaError(RuntimeError):
 
 
 def source_text(name: str) -> str:
-    """A source of this folder with the instructions it uses."""
-    return (_FOLDER / "primitives.cuh").read_text("utf-8") + (_FOLDER / f"{name}.cu").read_text("utf-8")
+    """A source of this folder with what it shares with others and the instructions it uses."""
+    return "".join((_FOLDER / file).read_text("utf-8") for file in ("common.cuh", "primitives.cuh", f"{name}.cu"))
 
 
 def why_unavailable() -> str | None:
@@ -51,9 +51,13 @@ def why_unavailable() -> str | None:
     return None
 
 
-@cache
-def compiled(name: str, defines: tuple[tuple[str, int], ...], device: int) -> CudaKernels:
+def compiled(name: str, defines: tuple[tuple[str, int], ...], device: torch.device) -> CudaKernels:
     """The kernels of a source for given constants on a device; made once per process, machine code once per user."""
+    return _compiled(name, defines, torch.cuda.current_device() if device.index is None else device.index)
+
+
+@cache
+def _compiled(name: str, defines: tuple[tuple[str, int], ...], device: int) -> CudaKernels:
     major, minor = torch.cuda.get_device_capability(device)
     options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", *(f"-D{name}={value}" for name, value in defines)]
     with torch.cuda.device(device):

@@ -1,4 +1,4 @@
-// What the sources of this folder need of the machine: warp-wide instructions of compute capability 8.0 and later.
+// What the sources of this folder need of the machine, beside common.cuh: warp-wide instructions of compute capability 8.0 and later.
 
 #define SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
 
@@ -20,6 +20,15 @@ __device__ __forceinline__ unsigned int bf16_pair(float first, float second) {
 __device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const char* row) {
     unsigned int address = (unsigned int)__cvta_generic_to_shared(row);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+// The same, each matrix transposed.
+__device__ __forceinline__ void load_matrices_transposed(unsigned int (&to)[4], const char* row) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(row);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                  : "r"(address)
                  : "memory");

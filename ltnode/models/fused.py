@@ -173,10 +173,8 @@ def fused_posterior_terms(
 
 def _run_reduced(layers: nn.Sequential, x: Tensor, precision: Precision) -> Tensor:
     """Layers on images with fused norms and convolutions in a precision; the result is float32."""
-    reduced = precision == "bf16"
-    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=reduced):
-        inputs = x.to(dtype=torch.bfloat16 if reduced else x.dtype, memory_format=torch.channels_last)
-        return run_fused(layers, inputs).float()
+    with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
+        return run_fused(layers, x).float()
 
 
 def states_at(stages: Float[Tensor, "J B C H W"], base: Float[Tensor, "B C H W"], weights: Tensor) -> Float[Tensor, "S B C H W"]:

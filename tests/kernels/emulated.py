@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import torch
 
-from ltnode.kernels import conv_trajectory_cuda, norm_relu, nvrtc, patch_conv
+from ltnode.kernels import conv_trajectory_cuda, norm_relu, nvrtc, patch_norm
 from ltnode.kernels.conv_trajectory import Problem
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -47,7 +47,7 @@ class EmulatedKernels:
 def _library(name: str, kernels: tuple[str, ...], defines: tuple[str, ...] = ()) -> EmulatedKernels:
     assert COMPILER is not None
     folder = Path(mkdtemp(prefix="ltnode-emulation-"))
-    source = (Path(nvrtc.__file__).parent / f"{name}.cu").read_text()
+    source = "".join((Path(nvrtc.__file__).parent / file).read_text() for file in ("common.cuh", f"{name}.cu"))
     listed = f"#define KERNELS {' '.join(f'KERNEL({kernel})' for kernel in kernels)}"
     (folder / "kernels.cpp").write_text(f'#include <utility>\n#include "{_HERE / "emulation.h"}"\n{source}\n{listed}\n{_EXPORT}')
     command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", "-w", *defines, "kernels.cpp", "-o", "kernels.so"]
@@ -79,9 +79,11 @@ def emulated_head(sizes: tuple[tuple[str, int], ...]) -> EmulatedKernels:
     return _library("interpolated_head", ("head_forward", "head_backward"), tuple(f"-D{name}={value}" for name, value in sizes))
 
 
-def emulated_patches(x: torch.Tensor, size: int) -> EmulatedKernels:
-    """Stands in for the compiled kernel of `ltnode.kernels.patch_conv`."""
-    return _library("patches", ("patches",), tuple(f"-D{name}={value}" for name, value in patch_conv.defines(x, size)))
+def emulated_patch_norm(shape: tuple[int, ...], size: int, outputs: int, device: torch.device) -> EmulatedKernels:
+    """Stands in for the compiled kernels of `ltnode.kernels.patch_norm`."""
+    assert device.type == "cpu"
+    defines = tuple(f"-D{name}={value}" for name, value in patch_norm.defines(shape, size, outputs))
+    return _library("patch_norm", ("patch_norm_forward", "patch_norm_backward"), defines)
 
 
 def emulated_norm_relu(x: torch.Tensor, biased: bool) -> EmulatedKernels:

@@ -165,6 +165,22 @@ static inline void load_matrices(unsigned (&to)[4], const char* row) {
     std::memcpy(to, w.matrices[lane], 16);
 }
 
+static inline void load_matrices_transposed(unsigned (&to)[4], const char* row) {
+    auto& w = emulation::warp();
+    int lane = emulation::lane();
+    w.rows[lane] = row;
+    emulation::meet(w.meeting, 32, [&] {
+        for (int i = 0; i < 32; i++)
+            for (int m = 0; m < 4; m++)
+                for (int half = 0; half < 2; half++) {
+                    uint16_t value;
+                    std::memcpy(&value, w.rows[8 * m + 2 * (i % 4) + half] + 2 * (i / 4), 2);
+                    w.matrices[i][m] = half ? w.matrices[i][m] | unsigned(value) << 16 : value;
+                }
+    });
+    std::memcpy(to, w.matrices[lane], 16);
+}
+
 static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) {
     auto& w = emulation::warp();
     int lane = emulation::lane();
