@@ -203,8 +203,9 @@ def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:
             continue
         if bias is not None:
             x, bias = x + bias[:, None, None], None
-        if _begins_a_patch_norm(modules[i : i + 5], x):
-            x = patch_norm.patch_norm(x, layer, following[0])
+        first = _first_layers(modules[i : i + 5], x)
+        if first is not None:
+            x = patch_norm.patch_norm(x, *first)
             i += 3
             continue
         if isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
@@ -215,17 +216,14 @@ def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:
     return x if bias is None else x + bias[:, None, None]
 
 
-def _begins_a_patch_norm(layers: list[nn.Module], x: Tensor) -> bool:
-    """Whether the first three layers are `patch_norm`'s and their result is wanted as it is."""
+def _first_layers(layers: list[nn.Module], x: Tensor) -> tuple[nn.Conv2d, nn.GroupNorm] | None:
+    """Convolution and norm at the beginning where `patch_norm` can take them and a ReLU, and no pooling, follows."""
     if len(layers) < 3 or is_pooling(layers[3:]) or _product_dtype(layers[0], x) != torch.bfloat16:
-        return False
+        return None
     conv, norm, relu = layers[:3]
-    return (
-        isinstance(conv, nn.Conv2d)
-        and isinstance(norm, nn.GroupNorm)
-        and isinstance(relu, nn.ReLU)
-        and patch_norm.why_not(conv, norm, x) is None
-    )
+    if not isinstance(conv, nn.Conv2d) or not isinstance(norm, nn.GroupNorm) or not isinstance(relu, nn.ReLU):
+        return None
+    return (conv, norm) if patch_norm.why_not(conv, norm, x) is None else None
 
 
 def _product_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
