@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from own_process import rows_of_script
 from training_claims import DIRECT, claims, print_claims
 
 import ltnode
@@ -39,6 +40,7 @@ from ltnode.training.step import make_optimizers
 
 FIVE_STEPS = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
 MOST_SECONDS_SIDE_BY_SIDE = 60
+MOST_SECONDS_DIFFRAX = 150
 
 
 def fresh_memory() -> None:
@@ -56,6 +58,13 @@ def synthetic_batch(spec: Any, batch: int, device: str, seed: int = 0) -> tuple[
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(batch, *spec["shape"], generator=generator).to(device)
     return x, torch.randint(0, spec["n_classes"], (batch,), generator=generator).to(device)
+
+
+def end_times() -> torch.Tensor:
+    """The peers' end-times (10,): sorted on (0, 3], and the last is 3."""
+    times = torch.sort(torch.rand(10, generator=torch.Generator().manual_seed(0)) * 3).values
+    times[-1] = 3.0
+    return times
 
 
 def milliseconds(work: Callable[[], Any], repeats: int, warm_up: int = 5) -> float:
@@ -139,10 +148,7 @@ def time_torchdiffeq(data: str, repeats: int, adjoint: bool) -> dict[str, Any]:
     calls = [0]
     model.field.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
     solve = torchdiffeq.odeint_adjoint if adjoint else torchdiffeq.odeint
-    times = torch.cat([torch.zeros(1), torch.sort(torch.rand(10, generator=torch.Generator().manual_seed(0)) * 3).values]).to(
-        "cuda"
-    )
-    times[-1] = 3.0
+    times = torch.cat([torch.zeros(1), end_times()]).to("cuda")
 
     def work() -> None:
         h = solve(model.field, model.stem(x), times, rtol=1e-2, atol=1e-2, method="dopri5")[1:]
@@ -375,6 +381,7 @@ def rows_of(d: str, repeats: int, quick: bool, add: Callable[[dict[str, Any]], N
     for way, peer in (
         ("gpytorch", lambda: time_node_gp(d, repeats)),
         ("torchdiffeq", lambda: [time_torchdiffeq(d, repeats, adjoint) for adjoint in (False, True)]),
+        ("diffrax", lambda: rows_of_script("diffrax_peer.py", "--data", d, seconds=MOST_SECONDS_DIFFRAX)),
     ):
         if importlib.util.find_spec(way) is None:
             print(f"{way}: not installed, not measured")
@@ -387,8 +394,6 @@ def rows_of(d: str, repeats: int, quick: bool, add: Callable[[dict[str, Any]], N
             add(time_graph("node-gp", d, "bf16", True, None, repeats))
         except CaptureError as error:
             print(f"node-gp is not captured: {error}")
-    installed = importlib.util.find_spec("diffrax") is not None
-    print(f"diffrax: not measured, {'there is no JAX version of the network here' if installed else 'not installed'}")
 
 
 def side_by_side(d: str, repeats: int, add: Callable[[dict[str, Any]], None]) -> None:

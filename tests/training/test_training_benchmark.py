@@ -1,0 +1,80 @@
+"""The parts of `benchmarks/training.py` that need no GPU: what is claimed of the rows, and peers in a process of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def record() -> dict[str, Any]:
+    return json.loads((BENCHMARKS / "results" / "training.json").read_text())
+
+
+def test_the_recorded_claims_follow_from_the_recorded_rows(record: dict[str, Any]):
+    """Times, ratios, memory, start-up and seeds: the same floats again."""
+    assert loaded("training_claims").claims(record["rows"]) == record["claims"]
+
+
+def test_the_fastest_adjoint_of_diffrax_is_compared_beside_torchdiffeq(record: dict[str, Any]):
+    """Every ratio to torchdiffeq has one to diffrax; 4 ms are twice as long as a way that takes 2."""
+    rows = [row for row in record["rows"] if not row["way"].startswith("diffrax")]
+    ours = [row for row in rows if row["way"] == "lt-node fused bf16, cifar10, 5 steps"]
+    ours[0]["device_ms"] = 2.0
+    peers = [
+        {"way": f"diffrax {name}", "device_ms": ms, "shapes": "cifar10"} for name, ms in (("a", 9.0), ("b", 4.0), ("c", 5.0))
+    ]
+    found = {claim["claim"]: claim for claim in loaded("training_claims").claims(rows + peers)}
+    assert found[f"{ours[0]['way']}: times faster than diffrax b"] == {
+        "claim": f"{ours[0]['way']}: times faster than diffrax b",
+        "value": 2.0,
+    }
+    ratios = [claim.split(": times faster than ") for claim in found if "times faster" in claim]
+    ways = {peer: [way for way, other in ratios if other == peer] for peer in ("torchdiffeq direct", "diffrax b")}
+    assert ways["torchdiffeq direct"] == ways["diffrax b"] and len(ratios) == 2 * len(ways["diffrax b"])
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("pass", ""),
+        ("raise SystemExit('peer: jax sees no GPU, not measured')", "peer: jax sees no GPU, not measured\n"),
+        ("raise ValueError('first\\nlast')", "last\n"),
+        ("os.kill(os.getpid(), 9)", "script.py: ended with status -9\n"),
+        ("time.sleep(60)", "script.py: ended after 5 s\n"),
+    ],
+)
+def test_a_peer_that_fails_costs_its_rows_only(
+    ending: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Rows written before the end are there, and one line says how it ended."""
+    own_process = loaded("own_process")
+    monkeypatch.setattr(own_process, "__file__", str(tmp_path / "own_process.py"))
+    writing = "assert sys.argv[1:4] == ['--data', 'mnist', '--json']\nopen(sys.argv[4], 'w').write('[{\"a\": 1}]')"
+    (tmp_path / "script.py").write_text(f"import os, sys, time\n{writing}\n{ending}\n")
+    seconds = 5 if "sleep" in ending else 60
+    assert own_process.rows_of_script("script.py", "--data", "mnist", seconds=seconds) == [{"a": 1}]
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("text", ["", "[{"])
+def test_a_record_that_is_missing_or_cut_off_has_no_rows(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A script may be ended before or while it writes."""
+    own_process = loaded("own_process")
+    monkeypatch.setattr(own_process, "__file__", str(tmp_path / "own_process.py"))
+    (tmp_path / "script.py").write_text(f"import sys\nif {text!r}: open(sys.argv[-1], 'w').write({text!r})\n")
+    assert own_process.rows_of_script("script.py", seconds=60) == []
