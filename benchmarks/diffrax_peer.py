@@ -22,18 +22,19 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # read when jax is imported: the card is shared with torch
 
 import diffrax
 import jax
 import jax.numpy as jnp
-import torch
 from jax import Array, lax
 
-import ltnode
-from ltnode.objective import Weighting, resolve_kl_weight, time_weights
+if TYPE_CHECKING:  # imported where it is used, after `why_not`: JAX must load its own CUDA libraries before torch loads others
+    import torch
+
+    import ltnode
 
 ADJOINTS = {
     "recursive checkpoint": diffrax.RecursiveCheckpointAdjoint(),
@@ -69,6 +70,10 @@ def parameters_of(model: ltnode.LatentTimeODE) -> Parameters:
 
 def problem_of(model: ltnode.LatentTimeODE, x: torch.Tensor, y: torch.Tensor, times: torch.Tensor, n_data: int) -> Problem:
     """The batch, and what the posterior of the torch model contributes to `LatentTimeODE.objective_parts`."""
+    import torch
+
+    from ltnode.objective import Weighting, resolve_kl_weight, time_weights
+
     with torch.no_grad():
         log_q, kl = model.posterior_terms(x, times)
         assert log_q is not None and kl is not None
@@ -92,7 +97,7 @@ def group_norm(p: Parameters, name: str, h: Array) -> Array:
     groups = h.reshape(len(h), 32, -1)
     deviation = groups - groups.mean(axis=2, keepdims=True)
     variance = jnp.square(deviation).mean(axis=2, keepdims=True)
-    normed = (deviation * lax.rsqrt(variance + 1e-3)).reshape(h.shape)
+    normed = (deviation * lax.rsqrt(variance + 1e-5)).reshape(h.shape)
     return normed * p[f"{name}.weight"][:, None, None] + p[f"{name}.bias"][:, None, None]
 
 
@@ -203,6 +208,8 @@ def time_adjoint(name: str, p: Parameters, problem: Problem, repeats: int) -> di
 def time_diffrax(data: str, repeats: int, keep: Callable[[list[dict[str, Any]]], None] | None = None) -> list[dict[str, Any]]:
     """A row for each adjoint; ``keep`` gets the rows so far after each."""
     from training import end_times, synthetic_batch
+
+    import ltnode
 
     model = ltnode.build("lt-node", data, seed=0)
     assert isinstance(model, ltnode.LatentTimeODE)
