@@ -24,6 +24,7 @@ constexpr int PLANE_BYTES = 64 * 128;             // a sample's activations: 1 +
 constexpr int ACTIVE_BYTES = SAMPLES * 2 * PLANE_BYTES;  // two planes a sample
 constexpr int MAP_BYTES = 2 * SIDE * LANES * 16;
 constexpr float EPS = 1e-5f;
+constexpr int AT_ONCE = SAMPLES == 2 ? 2 : 1;     // tiles of a sum that are read together
 
 struct Tile {
     float v[SIDE][4];  // [image row][2 (channel of the pair) + (column of the pair)]
@@ -56,16 +57,43 @@ DEVICE float over_columns(float x) {
 // Offset of the thread's first value in a sample; image row r and column e of the pair are (r * SIDE + e) * C further.
 DEVICE int corner(const Place& p) { return p.column * C + p.channel; }
 
-DEVICE void add_scaled(Tile& x, float a, const float* from, const Place& p) {
+DEVICE Tile load(const float* from, const Place& p) {
+    Tile x;
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (p.ok[e]) {
-                float2 q = *reinterpret_cast<const float2*>(from + (r * SIDE + e) * C);
-                x.v[r][e] += a * q.x;
-                x.v[r][2 + e] += a * q.y;
-            }
+        for (int e = 0; e < 2; e++) {
+            float2 q = make_float2(0.0f, 0.0f);
+            if (p.ok[e]) q = *reinterpret_cast<const float2*>(from + (r * SIDE + e) * C);
+            x.v[r][e] = q.x;
+            x.v[r][2 + e] = q.y;
+        }
+    return x;
+}
+
+DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
+}
+
+// x += sum over j of a[j stride] length times tile j, which are ``every`` apart, for j from first to count. Two tiles are on
+// their way at a time where the registers hold them; those with a factor of zero are not read, unless they share a pair.
+DEVICE void add_tiles(Tile& x, const float* a, int stride, float length, const float* tiles, size_t every, int first, int count,
+                      const Place& p) {
+    int j = first;
+    for (; AT_ONCE == 2 && j + 1 < count; j += 2) {
+        float a0 = a[j * stride] * length, a1 = a[(j + 1) * stride] * length;
+        if (a0 == 0.0f && a1 == 0.0f) continue;
+        Tile t0 = load(tiles + j * every, p), t1 = load(tiles + (j + 1) * every, p);
+        add_scaled(x, a0, t0);
+        add_scaled(x, a1, t1);
+    }
+    for (; j < count; j++) {
+        float factor = a[j * stride] * length;
+        if (factor != 0.0f) add_scaled(x, factor, load(tiles + j * every, p));
+    }
 }
 
 DEVICE Tile zeros() {
@@ -74,12 +102,6 @@ DEVICE Tile zeros() {
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int q = 0; q < 4; q++) x.v[r][q] = 0.0f;
-    return x;
-}
-
-DEVICE Tile load(const float* from, const Place& p) {
-    Tile x = zeros();
-    add_scaled(x, 1.0f, from, p);
     return x;
 }
 
@@ -103,12 +125,23 @@ struct Packed {
     u32 v[SIDE][2];  // [image row][column of the pair]: both channels
 };
 
-DEVICE Packed load_bf16(const u16* from, const Place& p) {
+// A thread's own values on their way through a slot of shared memory, (SIDE, 2, LANES) words of a sample: they come while the
+// convolution runs, and take no registers before they are used. What lies beyond the image is zero from the start.
+DEVICE void fetch(u32* slot, const u16* from, const Place& p) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            if (p.ok[e]) start_copy<4>(slot + (2 * r + e) * LANES + p.thread, from + (r * SIDE + e) * C);
+}
+
+DEVICE Packed fetched(const u32* slot, const Place& p) {
+    copies_done();
     Packed x;
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) x.v[r][e] = p.ok[e] ? *reinterpret_cast<const u32*>(from + (r * SIDE + e) * C) : 0u;
+        for (int e = 0; e < 2; e++) x.v[r][e] = slot[(2 * r + e) * LANES + p.thread];
     return x;
 }
 
@@ -203,11 +236,22 @@ DEVICE void affine_relu(Tile& x, const float2& scale, const float2& shift) {
 
 DEVICE float2 pair_of(const float* values, const Place& p) { return *reinterpret_cast<const float2*>(values + p.channel); }
 
-// Kernels of both convolutions to shared memory; planes zero.
-DEVICE void prepare(char* shared, const uint4* fragments) {
-    for (int i = threadIdx.x; i < 2 * FRAGMENTS; i += blockDim.x) reinterpret_cast<uint4*>(shared)[i] = fragments[i];
-    for (int i = threadIdx.x; i < ACTIVE_BYTES / 16; i += blockDim.x)
-        reinterpret_cast<uint4*>(shared + WEIGHT_BYTES)[i] = make_uint4(0u, 0u, 0u, 0u);
+// Begin to copy what all samples of a block share; `copies_done` and a barrier of the block come before its first use.
+DEVICE void start_copies(char* to, const uint4* from, int pieces) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < pieces; i += SAMPLES * LANES) start_copy<16>(to + 16 * i, from + i);
+}
+
+DEVICE void all_copied() {
+    copies_done();
+    block_barrier();
+}
+
+// Both planes of a sample zero.
+DEVICE void clear(char* planes, const Place& p) {
+    for (int i = p.thread; i < 2 * PLANE_BYTES / 16; i += LANES)
+        reinterpret_cast<uint4*>(planes)[i] = make_uint4(0u, 0u, 0u, 0u);
+    sample_barrier(1 + p.slot);
 }
 
 // Gradients of a normalisation's scale and shift, summed over the evaluations.
@@ -263,8 +307,16 @@ DEVICE void relu_backward(Tile& d, const Packed& x, const float2& scale, const f
 
 // Fragments (2 directions, 2 convolutions, tap, k-step, thread, 8 values) of two kernels (out, in, 3, 3) with strides.
 // Forward, a row of the matrix is an output channel and k an input channel; backward the other way round with flipped taps.
-extern "C" __global__ void pack_weights(const float* w1, const float* w2, int stride_out, int stride_in, u32* fragments) {
+// Also t's parts (C, P) of both convolutions as tiles (2, SIDE, thread, 4).
+extern "C" __global__ void pack_weights(const float* w1, const float* w2, int stride_out, int stride_in, const float* map1,
+                                        const float* map2, u32* fragments, float* maps) {
     int word = blockIdx.x * blockDim.x + threadIdx.x;
+    if (word < 2 * SIDE * LANES * 4) {
+        int q = word % 4, owner = word / 4 % LANES, r = word / (4 * LANES) % SIDE;
+        int channel = 2 * (owner / 32 * 8 + owner % 32 / 4) + q / 2, column = 2 * (owner % 4) + q % 2;
+        const float* map = word / (4 * LANES * SIDE) ? map2 : map1;
+        maps[word] = column < SIDE ? map[channel * P + r * SIDE + column] : 0.0f;
+    }
     if (word >= 2 * 2 * FRAGMENTS * 4) return;
     int reg = word % 4, thread = word / 4 % LANES, step = word / (4 * LANES) % 4, tap = word / (16 * LANES) % 9;
     int convolution = word / (4 * FRAGMENTS) % 2;
@@ -282,28 +334,24 @@ extern "C" __global__ void pack_weights(const float* w1, const float* w2, int st
 // squares (n, B, 4): sums over the values of a warp of the squared error in units of the tolerance.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     forward(const float* y0, const float* starts, const float* lengths, int steps, const float* table_a, const float* table_c,
-            const float* table_e, const uint4* fragments, const float* bias1, const float* bias2, const float* map1,
-            const float* map2, const float* norms, float* stages, u16* active1, u16* active2, u16* normals, float* rstds,
-            float* squares, int batch, float rtol, float atol) {
+            const float* table_e, const uint4* fragments, const float* bias1, const float* bias2, const uint4* packed_maps,
+            const float* norms, float* stages, u16* active1, u16* active2, u16* normals, float* rstds, float* squares, int batch,
+            float rtol, float atol) {
     SHARED_MEMORY(shared);
     const Place p = place();
-    prepare(shared, fragments);
-    float4* maps = reinterpret_cast<float4*>(shared + WEIGHT_BYTES + ACTIVE_BYTES);  // (2, SIDE, LANES): t's part, as tiles
-    for (int i = threadIdx.x; i < 2 * SIDE * LANES; i += blockDim.x) {
-        const float* map = i / (SIDE * LANES) ? map2 : map1;  // (C, P)
-        int r = i / LANES % SIDE, thread = i % LANES;
-        int channel = 2 * (thread / 32 * 8 + thread % 32 / 4), column = 2 * (thread % 4);
-        float q[4];
-        for (int k = 0; k < 4; k++)
-            q[k] = column + k % 2 < SIDE ? map[(channel + k / 2) * P + r * SIDE + column + k % 2] : 0.0f;
-        maps[i] = make_float4(q[0], q[1], q[2], q[3]);
-    }
-    block_barrier();
+    char* shared_maps = shared + WEIGHT_BYTES + ACTIVE_BYTES;
+    start_copies(shared, fragments, 2 * FRAGMENTS);
+    start_copies(shared_maps, packed_maps, 2 * SIDE * LANES);
     const int sample = SAMPLES * blockIdx.x + p.slot;
-    if (sample >= batch) return;
+    if (sample >= batch) {
+        all_copied();
+        return;
+    }
 
     char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
     char* plane2 = plane1 + PLANE_BYTES;
+    clear(plane1, p);
+    const float4* maps = reinterpret_cast<const float4*>(shared_maps);  // (2, SIDE, LANES)
     const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
     const uint4* kernel2 = kernel1 + FRAGMENTS;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
@@ -315,14 +363,12 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     Tile y = load(y0 + own, p);
     for (int m = 0; m < steps; m++) {
         const float start = starts[m], length = lengths[m];
+        const float* first = stages + size_t(m) * (STAGES - 1) * every;
         Tile next = y;
         for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             Tile x = y;
-            for (int j = 0; j < i; j++) {
-                float a = table_a[i * STAGES + j] * length;
-                if (a != 0.0f) add_scaled(x, a, stages + (size_t(m) * (STAGES - 1) + j) * every + own, p);
-            }
+            add_tiles(x, table_a + i * STAGES, 1, length, first + own, every, 0, i, p);
             if (i == STAGES - 1) next = x;
             const float t = start + table_c[i] * length;
 #pragma unroll
@@ -335,6 +381,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 if (part == 2) break;
                 affine_relu(x, part == 0 ? g1 : g2, part == 0 ? b1 : b2);
                 expose(part == 0 ? plane1 : plane2, x, p);
+                if (part == 0 && evaluation == 0) all_copied();
                 if (SAVE) store_bf16((part == 0 ? active1 : active2) + evaluation * every + own, x, p);
 #pragma unroll
                 for (int r = 0; r < SIDE; r++) {
@@ -351,10 +398,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             store(stages + evaluation * every + own, x, p);
         }
         Tile error = zeros();
-        for (int j = 0; j < STAGES; j++) {
-            float e = table_e[j] * length;
-            if (e != 0.0f) add_scaled(error, e, stages + (size_t(m) * (STAGES - 1) + j) * every + own, p);
-        }
+        add_tiles(error, table_e, 1, length, first + own, every, 0, STAGES, p);
         float sum = 0.0f;
 #pragma unroll
         for (int r = 0; r < SIDE; r++)
@@ -377,13 +421,18 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
              float* d_y0, float* d_norms, int batch) {
     SHARED_MEMORY(shared);
     const Place p = place();
-    prepare(shared, fragments);
-    block_barrier();
+    start_copies(shared, fragments, 2 * FRAGMENTS);
     const int sample = SAMPLES * blockIdx.x + p.slot;
-    if (sample >= batch) return;
+    if (sample >= batch) {
+        all_copied();
+        return;
+    }
 
     char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
     char* plane2 = plane1 + PLANE_BYTES;
+    clear(plane1, p);
+    u32* slot = reinterpret_cast<u32*>(shared + WEIGHT_BYTES + ACTIVE_BYTES) + p.slot * 2 * SIDE * LANES;
+    for (int k = 0; k < 2 * SIDE; k++) slot[k * LANES + p.thread] = 0u;
     const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
     const uint4* kernel2 = kernel1 + FRAGMENTS;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
@@ -394,6 +443,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     Affine sums[3];
     for (int k = 0; k < 3; k++) sums[k].scale = sums[k].shift = make_float2(0.0f, 0.0f);
 
+    bool first = true;
+    fetch(slot, normals + 2 * all + size_t(steps) * (STAGES - 1) * every + own, p);
     Tile d_state = zeros();  // of the state at the right edge of the step, then of that at its left edge
     Tile share = zeros();    // of the stage that this step and the next have in common
     for (int m = steps - 1; m >= 0; m--) {
@@ -402,39 +453,37 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             const size_t here = evaluation * every + own;
             const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
-            Packed x = load_bf16(normals + 2 * all + here, p);
-            Tile d = load(d_stages + here, p);
+            const Tile given = load(d_stages + here, p);  // used last: it comes while the sum is made
+            Tile d = zeros();
             if (i == STAGES - 1 || i == 0) {
-#pragma unroll
-                for (int r = 0; r < SIDE; r++)
-#pragma unroll
-                    for (int q = 0; q < 4; q++) {
-                        d.v[r][q] += share.v[r][q];
-                        share.v[r][q] = 0.0f;
-                    }
+                d = share;
+                share = zeros();
             }
-            if (i > 0)
-                for (int later = i + 1; later < STAGES; later++) {
-                    float a = table_a[later * STAGES + i] * length;
-                    if (a != 0.0f) add_scaled(d, a, d_arguments + later * every + own, p);
-                }
+            if (i > 0) add_tiles(d, table_a + i, STAGES, length, d_arguments + own, every, i + 1, STAGES, p);
+            add_scaled(d, 1.0f, given);
+            Packed x = fetched(slot, p);
             normalise_backward(d, x, rstd[2 * (C / 2)], g3, sums[2], p);
             expose(plane2, d, p);
             store_bf16(d_conv2 + here, d, p);
-            x = load_bf16(normals + all + here, p);
+            fetch(slot, normals + all + here, p);
             d = zeros();
+            if (first) block_barrier();  // the kernels' copies have come to every thread with its first values
+            first = false;
             sample_barrier(1 + p.slot);
             convolve(d, plane2, kernel2, p);
+            x = fetched(slot, p);
             relu_backward(d, x, g2, b2, p);
             normalise_backward(d, x, rstd[C / 2], g2, sums[1], p);
             expose(plane1, d, p);
             store_bf16(d_conv1 + here, d, p);
-            x = load_bf16(normals + here, p);
+            fetch(slot, normals + here, p);
             d = zeros();
             sample_barrier(1 + p.slot);
             convolve(d, plane1, kernel1, p);
+            x = fetched(slot, p);
             relu_backward(d, x, g1, b1, p);
             normalise_backward(d, x, rstd[0], g1, sums[0], p);
+            if (evaluation > 0) fetch(slot, normals + 2 * all + here - every, p);
             const float a = table_a[i * STAGES] * length;
 #pragma unroll
             for (int r = 0; r < SIDE; r++)

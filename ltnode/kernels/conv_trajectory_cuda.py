@@ -103,12 +103,14 @@ class CudaTrajectory:
         squares = torch.empty(steps, batch, 4, device=device)
         fragments = torch.empty((2, _FRAGMENT_BYTES), device=device, dtype=torch.uint8)
         w1, w2 = _with_whole_kernels(w1, w2)
+        maps = torch.empty((2, side, _THREADS, 4), device=device)
         words = fragments.numel() // 4
-        kernels.launch("pack_weights", -(-words // 256), 256, 0, [w1, w2, w1.stride(0), w1.stride(1), fragments])
+        given: list[nvrtc.Argument] = [w1, w2, w1.stride(0), w1.stride(1), map1.contiguous(), map2.contiguous(), fragments, maps]
+        kernels.launch("pack_weights", -(-words // 256), 256, 0, given)
         norms = torch.stack([g1, b1, g2, b2, g3, b3])
         a, c, e = tables(problem.tableau, device)
         arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, a, c, e, fragments[0], bias1, bias2]
-        arguments += [map1.contiguous(), map2.contiguous(), norms, stages, active1, active2, normals, rstds, squares, batch]
+        arguments += [maps, norms, stages, active1, active2, normals, rstds, squares, batch]
         arguments += [float(problem.rtol), float(problem.atol)]
         blocks, threads = -(-batch // self.samples), self.samples * _THREADS
         kernels.launch("forward", blocks, threads, shared_bytes(side, self.samples), arguments)

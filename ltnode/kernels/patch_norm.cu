@@ -7,6 +7,11 @@
 //     channels 32 part + 4 (lane / 4) + 0 ... 3 at positions 2 (lane % 4) and the next, and eight further.
 // The same arrangement is that of the left factor in the weight's gradient, a product over the positions.
 //
+// Going back, the gradient before the norm is a combination of three things: the gradient of the output where ReLU was open, the
+// values before the norm, themselves a product of the weight and a neighbourhood, and a constant. So the weight's gradient needs
+// nothing of the positions but three sums: of the first times the neighbourhood, of the products of a neighbourhood with itself
+// (their matrix), and of the neighbourhoods. One sweep over the gradient of the output, which stays in bfloat16, makes them all.
+//
 // Defined by the host: HEIGHT, WIDTH, CHANNELS of the images, SIZE of the kernel, OUT channels (32, 64, 128 or 256).
 
 namespace {
@@ -23,10 +28,16 @@ constexpr int SHARES = 8 / PARTS;           // warps that have the same channels
 constexpr int GROUPS = OUT / 2;
 constexpr int COUNT = 2 * POSITIONS;        // numbers of a group
 constexpr int PATCH_BYTES = TILES * 16 * PITCH;
-constexpr int GRADIENT_BYTES = SHARES * OUT * KS * 16 * 4;  // of the weight, in the place of the neighbourhoods
+constexpr int ROW = 16 * KS;                // numbers of a row of the weight's gradient and of the neighbourhoods' products
+constexpr int GRADIENT_BYTES = SHARES * OUT * ROW * 4;  // of the weight, in the place of the neighbourhoods: no less than the
+                                                        // products' eight parts, which are there before
 constexpr int SUMS_AT = PATCH_BYTES > GRADIENT_BYTES ? PATCH_BYTES : GRADIENT_BYTES;
 constexpr int SUMS_BYTES = 8 * SHARES * OUT * 4;
 constexpr int IMAGE_AT = SUMS_AT + SUMS_BYTES;
+constexpr int STAGES = 2;                   // tiles of the output's gradient that are on their way
+constexpr u32 ONES = 0x3f803f80u;           // a right factor of ones: the product is the left factor's sum
+// Numbers of `sums` (see `deposit`) in the backward pass; the neighbourhoods' products have the first four.
+constexpr int PATCH_PARTS = 4, D = 5, DX = 6, PATCH_SUMS = 7;
 
 struct alignas(8) Four {
     u32 pair[2];  // channels 0 and 1, 2 and 3
@@ -57,7 +68,12 @@ DEVICE Cell cell() {
 DEVICE void write_patches(char* shared, const float* images) {
     u16* image = reinterpret_cast<u16*>(shared + IMAGE_AT);
     const float* own = images + size_t(blockIdx.x) * CHANNELS * HEIGHT * WIDTH;
-    for (int i = threadIdx.x; i < CHANNELS * HEIGHT * WIDTH; i += THREADS) image[i] = u16(bf16_pair(own[i], 0.0f));
+    constexpr int NUMBERS = CHANNELS * HEIGHT * WIDTH;
+#pragma unroll 12  // all of a usual image is on its way at once
+    for (int first = 0; first < NUMBERS; first += THREADS) {
+        int i = first + threadIdx.x;
+        if (i < NUMBERS) image[i] = u16(bf16_pair(own[i], 0.0f));
+    }
     block_barrier();
     for (int row = threadIdx.x; row < TILES * 16; row += THREADS) {
         const u16* corner = image + row / ACROSS * WIDTH + row % ACROSS;
@@ -77,8 +93,17 @@ DEVICE void write_patches(char* shared, const float* images) {
 }
 
 struct Layer {
-    uint4 weight[2][KS];
+    u32 weight[2][KS][4];
     float bias[4];
+    // The left factor of a product.
+    DEVICE uint4 left(int m, int s) const {
+        return make_uint4(weight[m][s][0], weight[m][s][1], weight[m][s][2], weight[m][s][3]);
+    }
+    // Of channel i of the thread's four at 8 n + column + j: where a product over the positions has that number.
+    DEVICE float at(int i, int n, int j) const {
+        u32 pair = weight[i / 2][n / 2][2 * (n % 2) + i % 2];
+        return j ? high(pair) : low(pair);
+    }
 };
 
 // Tile m has channels 2 m and 2 m + 1 of the thread's four in its rows lane / 4 and lane / 4 + 8.
@@ -87,16 +112,13 @@ DEVICE Layer load_layer(const float* weight, const float* bias, const Cell& c) {
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int s = 0; s < KS; s++) {
-            u32 word[4];
+        for (int s = 0; s < KS; s++)
 #pragma unroll
             for (int reg = 0; reg < 4; reg++) {
                 int k = 16 * s + c.column + 8 * (reg / 2);
                 const float* row = weight + (c.channel + 2 * m + reg % 2) * K;
-                word[reg] = bf16_pair(k < K ? row[k] : 0.0f, k + 1 < K ? row[k + 1] : 0.0f);
+                layer.weight[m][s][reg] = bf16_pair(k < K ? row[k] : 0.0f, k + 1 < K ? row[k + 1] : 0.0f);
             }
-            layer.weight[m][s] = make_uint4(word[0], word[1], word[2], word[3]);
-        }
 #pragma unroll
     for (int i = 0; i < 4; i++) layer.bias[i] = bias[c.channel + i];
     return layer;
@@ -105,7 +127,8 @@ DEVICE Layer load_layer(const float* weight, const float* bias, const Cell& c) {
 // Values before the norm: [half of 8 positions][two channels][2 (channel of the two) + (position of the two)].
 typedef float Values[2][2][4];
 
-DEVICE void convolve(Values& x, const Layer& layer, const char* patches, int tile, const Cell& c) {
+// The products, each channel's added to its number of `start`.
+DEVICE void convolve(Values& x, const Layer& layer, const float (&start)[4], const char* patches, int tile, const Cell& c) {
     u32 b[2][2 * KS];
     const char* rows = patches + (16 * tile + c.lane % 8) * PITCH;
     if (KS == 2) {
@@ -127,10 +150,74 @@ DEVICE void convolve(Values& x, const Layer& layer, const char* patches, int til
 #pragma unroll
         for (int m = 0; m < 2; m++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) x[half][m][i] = layer.bias[2 * m + i / 2];
+            for (int i = 0; i < 4; i++) x[half][m][i] = start[2 * m + i / 2];
 #pragma unroll
-            for (int s = 0; s < KS; s++) mma(x[half][m], layer.weight[m][s], b[half][2 * s], b[half][2 * s + 1]);
+            for (int s = 0; s < KS; s++) mma(x[half][m], layer.left(m, s), b[half][2 * s], b[half][2 * s + 1]);
         }
+}
+
+// A tile's neighbourhoods as the right factor of a product over the positions: [n][position / 8] for values 8 n ... 8 n + 7.
+typedef u32 Rights[2 * KS][2];
+
+DEVICE void load_rights(Rights& right, const char* patches, int tile, const Cell& c) {
+#pragma unroll
+    for (int s = 0; s < KS; s++) {
+        u32 found[4];
+        const char* row = patches + (16 * tile + c.lane / 8 % 2 * 8 + c.lane % 8) * PITCH + (2 * s + c.lane / 16) * 16;
+        load_matrices_transposed(found, row);
+#pragma unroll
+        for (int i = 0; i < 4; i++) right[2 * s + i / 2][i % 2] = found[i];
+    }
+}
+
+// The output's gradient at a tile: [half][position of the two]; zeros behind the last position. `own` is the thread's first.
+typedef Four Pieces[2][2];
+
+DEVICE void load_pieces(Pieces& d, const Four* own, int tile, const Cell& c) {
+    const Four* at = own + tile * (16 * OUT / 4);
+    if (tile < POSITIONS / 16) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) d[i / 2][i % 2] = at[(8 * (i / 2) + i % 2) * (OUT / 4)];
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            d[i / 2][i % 2] = Four();
+            if (c.valid(tile, i / 2, i % 2)) d[i / 2][i % 2] = at[(8 * (i / 2) + i % 2) * (OUT / 4)];
+        }
+    }
+}
+
+// The gradient where `x` is negative, with the positions side by side: the left factor of a product over them.
+DEVICE uint4 open_ones(const Pieces& d, const Values& x, int m) {
+    u32 word[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float* two = &x[i / 2][m][2 * (i % 2)];
+        u32 pair = bytes(d[i / 2][0].pair[m], d[i / 2][1].pair[m], i % 2 ? 0x7632u : 0x5410u);
+        word[i] = pair & bytes(__float_as_uint(two[0]), __float_as_uint(two[1]), 0xffbbu);
+    }
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+// Numbers k and k + 1 of a row: those that a warp touches at once, a row for four lanes, are in different banks.
+DEVICE float2& pair_at(float* rows, int row, int k, const Cell& c) {
+    return *reinterpret_cast<float2*>(rows + row * ROW + (k ^ 8 * (c.lane / 4 % (2 * KS))));
+}
+
+// Changes the signs of the weight's rows with a positive scale.
+DEVICE void turn_rows(Layer& layer, const float* scale, const Cell& c) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 mask = scale[c.channel + i] > 0.0f ? 0x80008000u : 0u;
+#pragma unroll
+        for (int n = 0; n < 2 * KS; n++) layer.weight[i / 2][n / 2][2 * (n % 2) + i % 2] ^= mask;
+    }
+}
+
+template <int N>
+DEVICE void zero(float (&sums)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) sums[i / 4][i % 4] = 0.0f;
 }
 
 // A sum over all positions of each channel or group, in two halves with a barrier between them: number n of the memory for the
@@ -166,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     float near[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f}, squares[2] = {0.0f, 0.0f}, count = 0.0f;
     for (int tile = c.share; tile < TILES; tile += SHARES) {
         Values x;
-        convolve(x, layer, shared, tile, c);
+        convolve(x, layer, layer.bias, shared, tile, c);
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -210,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     for (int tile = c.share; tile < TILES; tile += SHARES) {
         Values x;
-        convolve(x, layer, shared, tile, c);
+        convolve(x, layer, layer.bias, shared, tile, c);
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -227,127 +314,186 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 }
 
 // gradients (N, OUT (3 + K)): per sample those of scale, shift, bias and weight. d_out like out.
+//
+// With x' = x - mean, y = relu(slope x' + shift) where slope = rstd scale, and d the gradient of y where y > 0, that of x is
+//     dx = slope d - rstd (mean of scale d) - x' rstd^3 (mean of scale d x'),
+// the means over the group.
+// Sums over the positions: d, d x' and dx for shift, scale and bias, dx times the neighbourhood for the weight. No
+// x' is kept for them: the sum of x' times something is the weight times a sum of neighbourhoods, plus the centre's share.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     patch_norm_backward(const float* images, const float* weight, const float* bias, const float* scale, const float* shift,
                         const float* means, const float* rstds, const u32* d_out, float* gradients) {
     SHARED_MEMORY(shared);
     float* sums = reinterpret_cast<float*>(shared + SUMS_AT);
     const Cell c = cell();
-    const Layer layer = load_layer(weight, bias, c);
-    float mean[2], rstd[2], g[4], b[4];
+    const Four* first = reinterpret_cast<const Four*>(d_out + c.at(0, 0, 0));
+    Pieces d[STAGES];
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        mean[m] = means[c.sample * GROUPS + c.channel / 2 + m];
-        rstd[m] = rstds[c.sample * GROUPS + c.channel / 2 + m];
-    }
+    for (int stage = 0; stage < STAGES; stage++) load_pieces(d[stage], first, c.share + stage * SHARES, c);
+    Layer layer = load_layer(weight, bias, c);
+    // y > 0 where x' + shift / slope has the sign of the slope. The products give that number, turned so that its sign bit alone
+    // says it: negative where y > 0, and no negative zero. A slope of zero leaves the sign of the shift.
+    float start[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        g[i] = scale[c.channel + i];
-        b[i] = shift[c.channel + i];
+        const int group = c.sample * GROUPS + c.channel / 2 + i / 2;
+        float level = shift[c.channel + i], slope = rstds[group] * scale[c.channel + i];
+        float from = layer.bias[i] - means[group] + level / slope;
+        start[i] = slope > 0.0f ? 0.0f - from : 0.0f + from;
+        if (slope == 0.0f) start[i] = level > 0.0f ? -1e38f : 1e38f;
     }
+    turn_rows(layer, scale, c);
     write_patches(shared, images);
 
-    float sum_d[4] = {0.0f, 0.0f, 0.0f, 0.0f}, sum_dn[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (int tile = c.share; tile < TILES; tile += SHARES) {
-        Values x;
-        convolve(x, layer, shared, tile, c);
+    float d_weight[2][2 * KS][4], sum_d[2][4];  // of d times the neighbourhood; of d, the same in all columns
+    zero(d_weight[0]), zero(d_weight[1]), zero(sum_d);
+    for (int base = c.share; base < TILES; base += STAGES * SHARES)
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int stage = 0; stage < STAGES; stage++) {
+            int tile = base + stage * SHARES;
+            if (stage > 0 && tile >= TILES) break;
+            Values x;
+            convolve(x, layer, start, shared, tile, c);
+            uint4 left[2] = {open_ones(d[stage], x, 0), open_ones(d[stage], x, 1)};
+            load_pieces(d[stage], first, tile + STAGES * SHARES, c);
+            Rights right;
+            load_rights(right, shared, tile, c);
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                if (!c.valid(tile, half, e)) continue;
-                Four d = *reinterpret_cast<const Four*>(d_out + c.at(tile, half, e));
+            for (int m = 0; m < 2; m++) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float normal = (x[half][i / 2][2 * (i % 2) + e] - mean[i / 2]) * rstd[i / 2];
-                    float open = normal * g[i] + b[i] > 0.0f ? (i % 2 ? high(d.pair[i / 2]) : low(d.pair[i / 2])) : 0.0f;
-                    sum_d[i] += open;
-                    sum_dn[i] += open * normal;
-                }
+                for (int n = 0; n < 2 * KS; n++) mma(d_weight[m][n], left[m], right[n][0], right[n][1]);
+                mma(sum_d[m], left[m], ONES, ONES);
             }
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        deposit(sum_d[i], sums, 0, c.channel + i, c);
-        deposit(sum_dn[i], sums, 1, c.channel + i, c);
-    }
-    block_barrier();
-    float* own = gradients + size_t(c.sample) * OUT * (3 + K);
-    float mean_d[2] = {0.0f, 0.0f}, mean_dn[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float d = total(sums, 0, c.channel + i, c), dn = total(sums, 1, c.channel + i, c);
-        mean_d[i / 2] += d * g[i] * (1.0f / COUNT);
-        mean_dn[i / 2] += dn * g[i] * (1.0f / COUNT);
-        if (c.share == 0 && c.lane % 4 == 0) {
-            own[c.channel + i] = dn;
-            own[OUT + c.channel + i] = d;
         }
-    }
 
-    float d_weight[2][2 * KS][4], d_bias[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    // Products of a neighbourhood with itself, and its sum: the tiles are all warps', whatever their channels.
+    float products[KS][2 * KS][4], patch_sums[KS][4];
+    zero(patch_sums);
 #pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int n = 0; n < 2 * KS; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) d_weight[m][n][i] = 0.0f;
-    for (int tile = c.share; tile < TILES; tile += SHARES) {
-        Values x;
-        convolve(x, layer, shared, tile, c);
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const bool valid = c.valid(tile, half, e);
-                Four d = Four();
-                if (valid) d = *reinterpret_cast<const Four*>(d_out + c.at(tile, half, e));
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float& v = x[half][i / 2][2 * (i % 2) + e];
-                    float normal = (v - mean[i / 2]) * rstd[i / 2];
-                    float open = normal * g[i] + b[i] > 0.0f ? (i % 2 ? high(d.pair[i / 2]) : low(d.pair[i / 2])) : 0.0f;
-                    v = valid ? rstd[i / 2] * (open * g[i] - mean_d[i / 2] - normal * mean_dn[i / 2]) : 0.0f;
-                    d_bias[i] += v;
-                }
-            }
-        uint4 left[2];
-#pragma unroll
-        for (int m = 0; m < 2; m++)
-            left[m] = make_uint4(bf16_pair(x[0][m][0], x[0][m][1]), bf16_pair(x[0][m][2], x[0][m][3]),
-                                 bf16_pair(x[1][m][0], x[1][m][1]), bf16_pair(x[1][m][2], x[1][m][3]));
+    for (int s = 0; s < KS; s++) zero(products[s]);
+    const int warp = threadIdx.x / 32;
+    for (int tile = warp; tile < TILES; tile += THREADS / 32) {
+        Rights right;
+        load_rights(right, shared, tile, c);
 #pragma unroll
         for (int s = 0; s < KS; s++) {
-            u32 right[4];
-            const char* row = shared + (16 * tile + c.lane / 8 % 2 * 8 + c.lane % 8) * PITCH + (2 * s + c.lane / 16) * 16;
-            load_matrices_transposed(right, row);
+            uint4 left = make_uint4(right[2 * s][0], right[2 * s + 1][0], right[2 * s][1], right[2 * s + 1][1]);
 #pragma unroll
-            for (int m = 0; m < 2; m++)
-#pragma unroll
-                for (int n = 0; n < 2; n++) mma(d_weight[m][2 * s + n], left[m], right[2 * n], right[2 * n + 1]);
+            for (int n = 0; n < 2 * KS; n++) mma(products[s][n], left, right[n][0], right[n][1]);
+            mma(patch_sums[s], left, ONES, ONES);
         }
     }
+    turn_rows(layer, scale, c);
     block_barrier();  // the neighbourhoods are no longer read
-    float* parts = reinterpret_cast<float*>(shared);  // (SHARES, OUT, 16 KS)
+    float* parts = reinterpret_cast<float*>(shared);  // of the products: (THREADS / 32, ROW, ROW)
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int i = 0; i < 2 * KS; i++) {
+        int row = 8 * i + c.lane / 4;
 #pragma unroll
         for (int n = 0; n < 2 * KS; n++)
+            pair_at(parts, warp * ROW + row, 8 * n + c.column, c) =
+                make_float2(products[i / 2][n][2 * (i % 2)], products[i / 2][n][2 * (i % 2) + 1]);
+        if (c.lane % 4 == 0) sums[PATCH_PARTS * THREADS + warp * ROW + row] = patch_sums[i / 2][2 * (i % 2)];
+    }
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int channel = c.channel + 2 * m + i / 2, k = 8 * n + c.column + i % 2;
-                parts[(c.share * OUT + channel) * 16 * KS + k] = d_weight[m][n][i];
-            }
+    for (int i = 0; i < 4; i++) {
+        float sum = 0.0f;  // of d x', but for the centre: the weight times the sum of d times the neighbourhood
 #pragma unroll
-    for (int i = 0; i < 4; i++) deposit(d_bias[i], sums, 2, c.channel + i, c);
+        for (int k = 0; k < 4 * KS; k++) sum += layer.at(i, k / 2, k % 2) * d_weight[i / 2][k / 2][2 * (i % 2) + k % 2];
+        deposit(sum, sums, DX, c.channel + i, c);
+        if (c.lane % 4 == 0) sums[(D * SHARES + c.share) * OUT + c.channel + i] = sum_d[i / 2][2 * (i % 2)];
+    }
     block_barrier();
-    for (int i = threadIdx.x; i < OUT * K; i += THREADS) {
+    for (int i = 4 * threadIdx.x; i < ROW * ROW; i += 4 * THREADS) {
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; w++) {
+            float4 part = *reinterpret_cast<float4*>(parts + w * ROW * ROW + i);
+            sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+        }
+        *reinterpret_cast<float4*>(sums + i) = sum;
+    }
+    float* patch_sum = sums + PATCH_SUMS * THREADS;
+    if (threadIdx.x < ROW) {
         float sum = 0.0f;
 #pragma unroll
-        for (int s = 0; s < SHARES; s++) sum += parts[(s * OUT + i / K) * 16 * KS + i % K];
-        own[3 * OUT + i] = sum;
+        for (int w = 0; w < THREADS / 32; w++) sum += sums[PATCH_PARTS * THREADS + w * ROW + threadIdx.x];
+        patch_sum[threadIdx.x] = sum;
     }
-    if (c.share == 0 && c.lane % 4 == 0)
+    block_barrier();  // the products' parts are no longer read
 #pragma unroll
-        for (int i = 0; i < 4; i++) own[2 * OUT + c.channel + i] = total(sums, 2, c.channel + i, c);
+    for (int i = 0; i < 4; i++)  // now parts of the weight's gradient: (SHARES, OUT, ROW)
+#pragma unroll
+        for (int n = 0; n < 2 * KS; n++)
+            pair_at(parts, c.share * OUT + c.channel + i, 8 * n + c.column, c) =
+                make_float2(d_weight[i / 2][n][2 * (i % 2)], d_weight[i / 2][n][2 * (i % 2) + 1]);
+    float* own = gradients + size_t(c.sample) * OUT * (3 + K);
+    // What the sweep had no registers for is read again.
+    float slope[4], centre[4], by_x[2] = {0.0f, 0.0f}, level[2] = {0.0f, 0.0f};  // dx = slope d + by_x x' + level
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int group = c.sample * GROUPS + c.channel / 2 + i / 2;
+        const float rstd = rstds[group], sum_of_d = total(sums, D, c.channel + i, c);
+        centre[i] = bias[c.channel + i] - means[group];
+        float d_x = total(sums, DX, c.channel + i, c) + centre[i] * sum_of_d;
+        slope[i] = rstd * scale[c.channel + i];
+        level[i / 2] -= slope[i] * sum_of_d * (1.0f / COUNT);
+        by_x[i / 2] -= slope[i] * d_x * rstd * rstd * (1.0f / COUNT);
+        if (c.share == 0 && c.lane % 4 == 0) {
+            own[c.channel + i] = rstd * d_x;
+            own[OUT + c.channel + i] = sum_of_d;
+        }
+    }
+    block_barrier();
+
+    for (int n = c.share; n < 2 * KS; n += SHARES) {
+        const float2 patch = make_float2(patch_sum[8 * n + c.column], patch_sum[8 * n + c.column + 1]);
+        float x_patch[2][4];  // sum of x' times the neighbourhood: the weight times the products
+#pragma unroll
+        for (int i = 0; i < 8; i++) x_patch[i / 4][i % 4] = centre[i / 2] * (i % 2 ? patch.y : patch.x);
+#pragma unroll
+        for (int s = 0; s < KS; s++) {
+            u32 thirds[3][2];  // three bfloat16 numbers hold a float32
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float2 rest = pair_at(sums, 8 * n + c.lane / 4, 16 * s + 8 * half + c.column, c);
+#pragma unroll
+                for (int third = 0; third < 3; third++) {
+                    u32 pair = thirds[third][half] = bf16_pair(rest.x, rest.y);
+                    rest = make_float2(rest.x - low(pair), rest.y - high(pair));
+                }
+            }
+#pragma unroll
+            for (int third = 2; third >= 0; third--)
+#pragma unroll
+                for (int m = 0; m < 2; m++) mma(x_patch[m], layer.left(m, s), thirds[third][0], thirds[third][1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 d_patch = make_float2(0.0f, 0.0f);
+#pragma unroll
+            for (int s = 0; s < SHARES; s++) {
+                float2 part = pair_at(parts, s * OUT + c.channel + i, 8 * n + c.column, c);
+                d_patch = make_float2(d_patch.x + part.x, d_patch.y + part.y);
+            }
+            const float* x = &x_patch[i / 2][2 * (i % 2)];
+            int k = 8 * n + c.column;
+            float* to = own + 3 * OUT + (c.channel + i) * K + k;
+            if (k < K) to[0] = slope[i] * d_patch.x + by_x[i / 2] * x[0] + level[i / 2] * patch.x;
+            if (k + 1 < K) to[1] = slope[i] * d_patch.y + by_x[i / 2] * x[1] + level[i / 2] * patch.y;
+        }
+    }
+    if (c.share == 0)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x = 0.0f;  // sum of x'
+#pragma unroll
+            for (int k = 0; k < 4 * KS; k++) x += layer.at(i, k / 2, k % 2) * patch_sum[8 * (k / 2) + c.column + k % 2];
+            x += shuffle_xor(x, 1);
+            x += shuffle_xor(x, 2);
+            x += POSITIONS * centre[i];
+            if (c.lane % 4 == 0)
+                own[2 * OUT + c.channel + i] =
+                    slope[i] * total(sums, D, c.channel + i, c) + by_x[i / 2] * x + level[i / 2] * POSITIONS;
+        }
 }

@@ -9,6 +9,25 @@ __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 // The 128 threads of one sample.
 __device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
+// 16 or 4 bytes of global to shared memory without waiting; they are there for this thread after `copies_done`.
+template <int BYTES>
+__device__ __forceinline__ void start_copy(void* to, const void* from) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
+    if (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Four bytes: each digit of the selector, the last first, is one of 0 ... 3 of a, 4 ... 7 of b, and with 8 added its sign, eight times.
+__device__ __forceinline__ unsigned int bytes(unsigned int a, unsigned int b, unsigned int selector) {
+    unsigned int found;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(selector));
+    return found;
+}
+
 // Two values rounded to bfloat16, the first in the low half.
 __device__ __forceinline__ unsigned int bf16_pair(float first, float second) {
     unsigned int pair;

@@ -22,6 +22,7 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 struct Index { int x; };
@@ -41,12 +42,18 @@ struct Warp {
     float values[32], results[32][4];
     unsigned matrices[32][4];
 };
+struct Copy {
+    void* to;
+    const void* from;
+    int bytes;
+};
 struct Fibre {
     ucontext_t context;
     std::vector<char> stack;
     bool done = false;
     const Meeting* awaited = nullptr;
     unsigned generation = 0;  // of the awaited meeting: over once it has another
+    std::vector<Copy> copies;
     bool ready() const { return !done && (!awaited || awaited->generation != generation); }
 };
 
@@ -143,6 +150,26 @@ static inline float shuffle_xor(float x, int distance) {
 
 static inline void block_barrier() { emulation::meet(emulation::barriers[0], blockDim.x, [] {}); }
 static inline void sample_barrier(int number) { emulation::meet(emulation::barriers[number], 128, [] {}); }
+
+// As late as they may be: what reads too early finds what was there before.
+template <int BYTES>
+static inline void start_copy(void* to, const void* from) {
+    emulation::fibres[threadIdx.x].copies.push_back({to, from, BYTES});
+}
+static inline void copies_done() {
+    auto& copies = emulation::fibres[threadIdx.x].copies;
+    for (auto& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
+    copies.clear();
+}
+
+static inline unsigned bytes(unsigned a, unsigned b, unsigned selector) {
+    unsigned found = 0;
+    for (int i = 0; i < 4; i++) {
+        unsigned digit = selector >> 4 * i & 15u, byte = (digit & 4u ? b : a) >> 8 * (digit & 3u) & 255u;
+        found |= (digit & 8u ? byte / 128u * 255u : byte) << 8 * i;
+    }
+    return found;
+}
 
 static inline unsigned bf16_pair(float first, float second) {
     auto rounded = [](float x) {

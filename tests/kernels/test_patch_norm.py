@@ -24,8 +24,13 @@ def layers_of(channels: int, size: int, width: int, device: str) -> tuple[nn.Con
 
 
 def errors(shape: tuple[int, ...], size: int, width: int, device: str, offset: float = 0.0) -> dict[str, float]:
+    """Those of `errors_of` for the layers of `layers_of`."""
+    return errors_of(*layers_of(shape[1], size, width, device), shape, offset)
+
+
+def errors_of(conv: nn.Conv2d, norm: nn.GroupNorm, shape: tuple[int, ...], offset: float = 0.0) -> dict[str, float]:
     """Relative errors of the output and of all gradients against float64, for images that bfloat16 holds exactly."""
-    conv, norm = layers_of(shape[1], size, width, device)
+    device = conv.weight.device.type
     x = (torch.randn(shape, device=device) + offset).bfloat16().float()
     parameters = [*conv.parameters(), *norm.parameters()]
     if device == "cuda":
@@ -43,20 +48,59 @@ def errors(shape: tuple[int, ...], size: int, width: int, device: str, offset: f
 
 
 def check(found: dict[str, float]) -> None:
-    """The output is rounded to bfloat16 once, and so is each factor of the weight's gradient; the sums are float32."""
-    assert found.pop("output") < 2.0**-8 and found.pop("weight") < 2.0**-7, found
-    assert max(found.values()) < 1e-4, found
+    """The output is rounded to bfloat16 once; the factors of the gradients' sums are exact in it, and the sums are float32.
+
+    What is left of the gradients' errors are ReLU's masks that turn where the activation is zero up to float32 rounding: a few
+    of the 15 million at the size of training, each with a whole gradient, which is more than 1e-4 of a sum of random signs.
+    """
+    assert found.pop("output") < 2.0**-8, found
+    assert max(found.values()) < 1e-3, found
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 @pytest.mark.parametrize(
     ("shape", "size", "width"),
-    [((2, 3, 9, 7), 3, 64), ((1, 3, 32, 32), 3, 64), ((2, 1, 28, 28), 3, 64), ((2, 1, 5, 5), 3, 32), ((1, 2, 3, 8), 1, 128)],
+    [
+        ((2, 3, 9, 7), 3, 64),
+        ((1, 3, 32, 32), 3, 64),
+        ((2, 1, 28, 28), 3, 64),
+        ((2, 1, 5, 5), 3, 32),
+        ((1, 2, 3, 8), 1, 128),
+        ((1, 8, 9, 9), 2, 64),
+        ((1, 16, 4, 6), 1, 256),
+    ],
 )
 def test_one_kernel_equals_the_layers(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int, int, int], size: int, width: int):
-    """One k-step and two, warps without a position, positions that end within a tile, images that are not square."""
+    """One k-step and two, full or not; warps without a position, positions that end within a tile, images that are not square."""
     monkeypatch.setattr(patch_norm, "_compiled_for", emulated_patch_norm)
     check(errors(shape, size, width, "cpu"))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
+def test_masks_follow_the_signs_of_scale_and_shift(monkeypatch: pytest.MonkeyPatch):
+    """Scales that are negative, zero or so small that the shift decides; with both zero, the output is and no gradient passes."""
+    monkeypatch.setattr(patch_norm, "_compiled_for", emulated_patch_norm)
+    conv, norm = layers_of(3, 3, 64, "cpu")
+    with torch.no_grad():
+        norm.weight[::3] *= -1
+        norm.weight[4:8] = torch.tensor([0.0, 0.0, 1e-30, -1e-30])
+        norm.weight[8] = norm.bias[8] = 0.0
+        norm.bias[4:8] = torch.tensor([0.3, -0.3, 0.3, -0.3])
+    check(errors_of(conv, norm, (2, 3, 9, 7)))
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
+def test_an_output_of_exactly_zero_passes_no_gradient(monkeypatch: pytest.MonkeyPatch):
+    """Black images, one bias and no shift: x is its mean everywhere, and ReLU's derivative at zero is zero."""
+    monkeypatch.setattr(patch_norm, "_compiled_for", emulated_patch_norm)
+    conv, norm = layers_of(1, 3, 32, "cpu")
+    with torch.no_grad():
+        conv.bias.fill_(0.5)
+        norm.bias.zero_()
+        norm.weight[::3] *= -1
+    out = patch_norm.patch_norm(torch.zeros(1, 1, 6, 6), conv, norm)
+    gradients = torch.autograd.grad(out, [*conv.parameters(), *norm.parameters()], torch.ones_like(out))
+    assert not out.any() and not any(gradient.any() for gradient in gradients)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
@@ -86,7 +130,7 @@ def test_a_stem_takes_the_kernel_on_cuda(monkeypatch: pytest.MonkeyPatch):
     assert not calls
     with torch.autocast("cuda", dtype=torch.bfloat16):
         got = norm_relu.run_fused(stem, x)
-    assert calls == [x.shape] and float((got - wanted).norm() / wanted.norm()) < 0.03
+    assert calls == [x.shape] and float((got - wanted).detach().norm() / wanted.detach().norm()) < 0.03
 
 
 def test_other_layers_say_why_they_stay_layers():
