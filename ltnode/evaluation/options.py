@@ -26,7 +26,7 @@ class EvaluationOptions:
             for the paper's preset, else ``"stored"``.
         batch_size: Examples per prediction; None: 256 for the paper's preset (adaptive steps depend on it), else 512, and on
             CUDA up to 4096 in one go where all batches have the same end-times: no prediction on the stored grid depends on
-            the others of its batch.
+            the others of its batch. Batches with adaptive steps are solved side by side on CUDA, each with its own steps.
         limit: Use only the first so many examples of every test set.
         draw_seed: Of random draws, corruptions and attacks.
         draws: Sets of random T over which the spread of clean, out-of-distribution and regression metrics is reported; 0: none.

@@ -5,14 +5,15 @@ in the paper; where every input has its own times, or noise of its own, each bat
 evaluation's seed and the position of the batch.
 
 Size of the batches: predictions on the stored grid do not depend on batch-mates. Where all batches have the same end-times,
-nobody chose a size, and the device is a GPU, which small batches leave idle, larger ones serve.
+nobody chose a size, and the device is a GPU, which small batches leave idle, larger ones serve. Adaptive steps do depend on
+them; on a GPU several batches are solved side by side, each with its own steps.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from ltnode.errors import InputError
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.results import Cost
 from ltnode.models import LatentTimeODE, Model, Prediction
+from ltnode.models.contract import Draw
+from ltnode.models.side_by_side import predict_batches, why_not_side_by_side
 from ltnode.training.step import product_precision
 from ltnode.typing import Float, Tensor
 
@@ -113,6 +116,13 @@ class Predictor:
         self._shares_draws = end_time is not None and not end_time.amortized
         self._may_enlarge = larger_batches and end_time is not None and options.steps == "stored"
         self._enlarged: int | None = None
+        self._side_by_side = (
+            isinstance(model, LatentTimeODE)
+            and options.steps == "adaptive"
+            and self.device.type == "cuda"
+            and why_not_side_by_side(model) is None
+        )
+        self._together: int | None = None
         self._warm = False
         self.on_predicted: Callable[[int], None] = lambda examples: None
         """Called with the number of examples of every predicted batch."""
@@ -204,17 +214,18 @@ class Predictor:
         examples, seconds = 0, 0.0
         peak = 0
         with product_precision("fp32"):
-            for position, x in enumerate(batches):
-                one = self._one(x, self.seed_of(position, seed, fresh), draw)
+            for group in self._groups(batches, seed, draw, fresh):
+                predict = self._several(group, draw)
                 if not self._warm:
                     # The first call on a device compiles and chooses kernels: it would be the whole time of a small set.
                     self._warm = True
                     if self.device.type == "cuda":
-                        one()
+                        predict()
                 with _measured(self.device) as measured:
-                    parts.append(one())
-                self.on_predicted(x.shape[0])
-                examples += x.shape[0]
+                    parts += predict()
+                count = sum(len(x) for x, _ in group)
+                self.on_predicted(count)
+                examples += count
                 seconds += measured.seconds
                 peak = max(peak, measured.peak_memory_bytes)
         if not parts:
@@ -222,6 +233,32 @@ class Predictor:
         work = [p.stats.n_evaluations for p in parts if p.stats is not None]
         evaluations = sum(work) / len(work) if work else None
         return parts, Cost(evaluations, 1000 * seconds / examples, peak or None)
+
+    def _groups(self, batches: Iterable[Tensor], seed: int, draw: str | None, fresh: bool) -> Iterator[list[tuple[Tensor, int]]]:
+        """Batches with their seeds: one by one, or several of one size where they can be predicted side by side."""
+        group: list[tuple[Tensor, int]] = []
+        most = 1
+        for position, x in enumerate(batches):
+            if group and (len(group) == most or len(x) != len(group[0][0])):
+                yield group
+                group = []
+            group.append((x, self.seed_of(position, seed, fresh)))
+            if self._side_by_side and self._together is None:
+                fitting = _fitting_examples(self._one(*group[0], draw), len(x), self.device)
+                self._together = max(1, min(_LARGEST_BATCH, fitting) // len(x))
+            most = self._together or 1
+        if group:
+            yield group
+
+    def _several(self, group: Sequence[tuple[Tensor, int]], draw: str | None) -> Callable[[], list[Prediction]]:
+        if len(group) == 1:
+            one = self._one(*group[0], draw)
+            return lambda: [one()]
+        model = self.model
+        assert isinstance(model, LatentTimeODE)
+        batches, seeds = zip(*group, strict=True)
+        chosen: Draw = draw or self.options.draw or "quantile"  # type: ignore[assignment]
+        return lambda: predict_batches(model, batches, self._samples, chosen, seeds)
 
     def _one(self, x: Tensor, seed: int, draw: str | None) -> Callable[[], Prediction]:
         model, o = self.model, self.options

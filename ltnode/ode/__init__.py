@@ -2,9 +2,11 @@
 
 Read in this order: ``tableau`` (the methods as data), ``step`` (one step and its error), ``controller`` (step sizes),
 ``dense`` (states at any time), ``search`` (accepted edges, no graph), ``replay`` (the trajectory over known edges, with a graph),
-``kept_grid`` (a grid reused from solve to solve), ``solve`` (``odesolve``), ``stored_grid`` (the grid a trained model carries).
+``kept_grid`` (a grid reused from solve to solve), ``solve`` (``odesolve``), ``batches`` (many batches side by side),
+``stored_grid`` (the grid a trained model carries).
 """
 
+from ltnode.ode.batches import odesolve_batches
 from ltnode.ode.kept_grid import KeptGrid
 from ltnode.ode.solve import Solution, odesolve
 from ltnode.ode.status import SolverError, Stats, Status
@@ -21,5 +23,6 @@ __all__ = [
     "Status",
     "fit_stored_grid",
     "odesolve",
+    "odesolve_batches",
     "odesolve_stored",
 ]

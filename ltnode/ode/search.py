@@ -56,6 +56,55 @@ class Search:
     n_evaluations: int
 
 
+class StepControl:
+    """The step sizes of one trajectory: asked for a trial step, told its error norm, until the end is reached or it failed.
+
+    Attributes:
+        t_end: Where the trajectory ends.
+        edges: Accepted so far.
+        norms: Their steps' error norms.
+        rejected: Trials that were not accepted.
+        status: How it ended; None before.
+    """
+
+    def __init__(self, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance) -> None:
+        self.edges, self.rejected = [t], 0
+        self.norms: list[float] = []
+        self.status: Status | None = None
+        self.t_end, self._controller, self._tolerance = t_end, controller, tolerance
+        self._h = max(h, _smallest_step(t, t_end))
+
+    def trial(self) -> tuple[float, float] | None:
+        """Both ends of the next trial step; None where there is none."""
+        t, t_end, clip = self.edges[-1], self.t_end, self._tolerance.clip_last
+        if self.status is None and t >= t_end:
+            self.status = Status.OK
+        if self.status is None and len(self.norms) + self.rejected >= self._tolerance.max_steps:
+            self.status = Status.MAX_STEPS
+        if self.status is not None:
+            return None
+        size = min(self._h, t_end - t) if clip else self._h
+        # A sliver left by rounding would cost a whole step.
+        last = clip and size >= (t_end - t) * (1 - 1e-10)
+        self._trial = (size, t_end if last else t + size)
+        return t, self._trial[1]
+
+    def accepts(self, norm: float) -> bool:
+        """Whether the trial step with this error norm is accepted; the next one is chosen after it."""
+        size, t_new = self._trial
+        factor = float(self._controller.factor(torch.tensor(norm, dtype=torch.float64)))
+        accepted = norm < 1.0 or (math.isfinite(norm) and abs(factor - 1.0) < self._tolerance.accept_small_change)
+        self._h = size * factor
+        if accepted:
+            self.edges.append(t_new)
+            self.norms.append(norm)
+            return True
+        self.rejected += 1
+        if self._h < _smallest_step(self.edges[-1], self.t_end):
+            self.status = Status.STEP_UNDERFLOW if math.isfinite(norm) else Status.NON_FINITE
+        return False
+
+
 def adaptive_loop(
     try_step: TryStep, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance
 ) -> tuple[list[float], list[float], Status, int]:
@@ -63,31 +112,13 @@ def adaptive_loop(
 
     The loop knows nothing of states and fields: ``try_step`` does the work, so that the control can be tested with a stub.
     """
-    edges, rejected = [t], 0
-    norms: list[float] = []
-    h = max(h, _smallest_step(t, t_end))
-    while t < t_end:
-        if len(norms) + rejected >= tolerance.max_steps:
-            return edges, norms, Status.MAX_STEPS, rejected
-        trial = min(h, t_end - t) if tolerance.clip_last else h
-        # A sliver left by rounding would cost a whole step.
-        last = tolerance.clip_last and trial >= (t_end - t) * (1 - 1e-10)
-        t_new = t_end if last else t + trial
-        norm, commit = try_step(t, t_new)
-        factor = float(controller.factor(torch.tensor(norm, dtype=torch.float64)))
-        accepted = norm < 1.0 or (math.isfinite(norm) and abs(factor - 1.0) < tolerance.accept_small_change)
-        if accepted:
+    control = StepControl(t, t_end, h, controller, tolerance)
+    while (trial := control.trial()) is not None:
+        norm, commit = try_step(*trial)
+        if control.accepts(norm):
             commit()
-            t = t_new
-            edges.append(t)
-            norms.append(norm)
-        else:
-            rejected += 1
-        h = trial * factor
-        if not accepted and h < _smallest_step(t, t_end):
-            status = Status.STEP_UNDERFLOW if math.isfinite(norm) else Status.NON_FINITE
-            return edges, norms, status, rejected
-    return edges, norms, Status.OK, rejected
+    assert control.status is not None
+    return control.edges, control.norms, control.status, control.rejected
 
 
 def _smallest_step(t: float, t_end: float) -> float:
