@@ -24,7 +24,6 @@ constexpr int PLANE_BYTES = 64 * 128;             // a sample's activations: 1 +
 constexpr int ACTIVE_BYTES = SAMPLES * 2 * PLANE_BYTES;  // two planes a sample
 constexpr int MAP_BYTES = 2 * SIDE * LANES * 16;
 constexpr float EPS = 1e-5f;
-constexpr int AT_ONCE = SAMPLES == 2 ? 2 : 1;     // tiles of a sum that are read together
 
 struct Tile {
     float v[SIDE][4];  // [image row][2 (channel of the pair) + (column of the pair)]
@@ -78,8 +77,9 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// x += sum over j of a[j stride] length times tile j, which are ``every`` apart, for j from first to count. Two tiles are on
-// their way at a time where the registers hold them; those with a factor of zero are not read, unless they share a pair.
+// x += sum over j of a[j stride] length times tile j, which are ``every`` apart, for j from first to count. One or two tiles are
+// on their way at a time, as the registers allow; those with a factor of zero are not read, unless they share a pair.
+template <int AT_ONCE>
 DEVICE void add_tiles(Tile& x, const float* a, int stride, float length, const float* tiles, size_t every, int first, int count,
                       const Place& p) {
     int j = first;
@@ -368,7 +368,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
         for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             Tile x = y;
-            add_tiles(x, table_a + i * STAGES, 1, length, first + own, every, 0, i, p);
+            add_tiles<2>(x, table_a + i * STAGES, 1, length, first + own, every, 0, i, p);
             if (i == STAGES - 1) next = x;
             const float t = start + table_c[i] * length;
 #pragma unroll
@@ -398,7 +398,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             store(stages + evaluation * every + own, x, p);
         }
         Tile error = zeros();
-        add_tiles(error, table_e, 1, length, first + own, every, 0, STAGES, p);
+        add_tiles<2>(error, table_e, 1, length, first + own, every, 0, STAGES, p);
         float sum = 0.0f;
 #pragma unroll
         for (int r = 0; r < SIDE; r++)
@@ -459,7 +459,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 d = share;
                 share = zeros();
             }
-            if (i > 0) add_tiles(d, table_a + i, STAGES, length, d_arguments + own, every, i + 1, STAGES, p);
+            if (i > 0) add_tiles<1>(d, table_a + i, STAGES, length, d_arguments + own, every, i + 1, STAGES, p);
             add_scaled(d, 1.0f, given);
             Packed x = fetched(slot, p);
             normalise_backward(d, x, rstd[2 * (C / 2)], g3, sums[2], p);
