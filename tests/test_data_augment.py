@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ltnode.counter_rng import split_mix_int
 from ltnode.data import Augmentation, CropOffsets, Normalisation, augmentation_offsets
-from ltnode.data.augment import _mix_int
 from ltnode.errors import InputError
 
 CIFAR = Normalisation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -79,7 +79,7 @@ def test_crops_are_slices_of_the_zero_padded_image(dtype: torch.dtype) -> None:
 def test_the_hash_is_splitmix64() -> None:
     """Published test vector: the first outputs of SplitMix64 from state 0."""
     golden = 0x9E3779B97F4A7C15
-    first = [_mix_int(k * golden) for k in range(3)]
+    first = [split_mix_int(k * golden) for k in range(3)]
     assert first == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
 
 
@@ -92,8 +92,8 @@ def test_the_hash_is_splitmix64() -> None:
 def test_offsets_equal_a_computation_with_python_integers(seed: int, epoch: int, index: int, padding: int) -> None:
     """The tensor arithmetic wraps as unsigned 64-bit integers do."""
     word = 1 << 64
-    key = _mix_int((_mix_int(seed % word) + epoch) % word)
-    z = _mix_int((index * 0x9E3779B97F4A7C15 + key) % word)
+    key = split_mix_int((split_mix_int(seed % word) + epoch) % word)
+    z = split_mix_int((index * 0x9E3779B97F4A7C15 + key) % word)
     got = augmentation_offsets(seed, epoch, torch.tensor([index]), padding=padding, flip=True)
     draws = [(z >> shift) % 2**21 for shift in (0, 21)]
     assert [got.top.item(), got.left.item()] == [draw * (2 * padding + 1) >> 21 for draw in draws]

@@ -14,12 +14,10 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad
 
+from ltnode.counter_rng import GOLDEN, WORD, as_int64, split_mix, split_mix_int
 from ltnode.errors import InputError
 from ltnode.typing import Bool, Float, Int, Num, Tensor
 
-_WORD = 1 << 64
-_GOLDEN = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: the increment of SplitMix64
-_MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # the multipliers of SplitMix64's finaliser
 _DRAW_BITS = 21  # three draws out of one 64-bit word; a range of 2p + 1 values is uniform to (2p + 1) / 2^21
 
 
@@ -103,39 +101,14 @@ def augmentation_offsets(seed: int, epoch: int, indices: Int[Tensor, " B"], *, p
         padding: offsets are uniform on 0 ... 2 * padding.
         flip: draw flips with probability 1/2; otherwise none.
     """
-    key = _mix_int(_mix_int(seed % _WORD) + epoch % _WORD)
-    word = _mix(indices.to(torch.int64) * _signed(_GOLDEN) + _signed(key))
+    key = split_mix_int(split_mix_int(seed % WORD) + epoch % WORD)
+    word = split_mix(indices.to(torch.int64) * as_int64(GOLDEN) + as_int64(key))
     mask = (1 << _DRAW_BITS) - 1
     span = 2 * padding + 1
     top = ((word & mask) * span) >> _DRAW_BITS
     left = (((word >> _DRAW_BITS) & mask) * span) >> _DRAW_BITS
     mirrored = ((word >> (2 * _DRAW_BITS)) & 1).bool() if flip else torch.zeros_like(word, dtype=torch.bool)
     return CropOffsets(top, left, mirrored)
-
-
-def _mix_int(z: int) -> int:
-    """SplitMix64's output function on a Python integer."""
-    z = (z + _GOLDEN) % _WORD
-    z = ((z ^ (z >> 30)) * _MIX[0]) % _WORD
-    z = ((z ^ (z >> 27)) * _MIX[1]) % _WORD
-    return z ^ (z >> 31)
-
-
-def _mix(z: Int[Tensor, " B"]) -> Int[Tensor, " B"]:
-    """The same finaliser on int64 tensors, whose products wrap modulo 2^64."""
-    z = z + _signed(_GOLDEN)
-    z = (z ^ _shift(z, 30)) * _signed(_MIX[0])
-    z = (z ^ _shift(z, 27)) * _signed(_MIX[1])
-    return z ^ _shift(z, 31)
-
-
-def _shift(z: Tensor, bits: int) -> Tensor:
-    # torch shifts int64 arithmetically; the mask makes it logical
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _signed(word: int) -> int:
-    return word - _WORD if word >= _WORD // 2 else word
 
 
 @dataclass(frozen=True)
