@@ -1,7 +1,7 @@
 // Interpolation, GroupNorm, ReLU and mean over positions at the end-times, as in interpolated_head_triton.py, for two channels a
-// group. A block has 8 channels of one sample, 32 bytes of every position: lane % 4 is a pair of channels (one group), the rest of
-// the thread's number a position of 16, and a thread goes over ROWS of these. It holds both channels' states at ENDS end-times, so
-// that every stage is read once for them all.
+// group. A block has 8 channels of one sample, 32 bytes of every position: lane % 4 is a pair of channels (one group), the rest
+// of the thread's number a position of 16, and a thread goes over ROWS of these. It holds both channels' states at ENDS
+// end-times, so that every stage is read once for them all.
 //
 // Defined by the host: ENDS (end-times at a time), POSITIONS, CHANNELS.
 

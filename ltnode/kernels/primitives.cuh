@@ -1,4 +1,4 @@
-// What the sources of this folder need of the machine, beside common.cuh: warp-wide instructions of compute capability 8.0 and later.
+// What the sources of this folder need of the machine, beside common.cuh: instructions of compute capability 8.0 and later.
 
 #define SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
 
@@ -21,7 +21,7 @@ __device__ __forceinline__ void start_copy(void* to, const void* from) {
 
 __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Four bytes: each digit of the selector, the last first, is one of 0 ... 3 of a, 4 ... 7 of b, and with 8 added its sign, eight times.
+// Four bytes: each digit of the selector, the last first, is 0 ... 3 of a or 4 ... 7 of b; 8 more, and it is the sign throughout.
 __device__ __forceinline__ unsigned int bytes(unsigned int a, unsigned int b, unsigned int selector) {
     unsigned int found;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(selector));
