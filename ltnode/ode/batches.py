@@ -9,11 +9,12 @@ from __future__ import annotations
 import torch
 
 from ltnode.errors import InputError
-from ltnode.ode.controller import Controller, initial_step
+from ltnode.ode.controller import Controller, check_tolerances, initial_step
 from ltnode.ode.dense import DenseOutput
 from ltnode.ode.search import StepControl, Tolerance
+from ltnode.ode.solve import check_times
 from ltnode.ode.status import SolverError, Stats, Status
-from ltnode.ode.step import Field, Step, error_norm, evaluate, take_step
+from ltnode.ode.step import Field, Step, all_finite, error_norm, evaluate, take_step
 from ltnode.ode.tableau import get_tableau
 from ltnode.typing import Float, Tensor
 
@@ -46,13 +47,15 @@ def odesolve_batches(
 
     Raises:
         SolverError: The solve of a batch failed.
-        InputError: N is not a multiple of the size, or the method does not fit.
+        InputError: N is not a multiple of the size, the method does not fit, or times and tolerances are impossible.
     """
     tableau = get_tableau(method)
     if size < 1 or len(y0) % size or not len(y0):
         raise InputError(f"{len(y0)} inputs are not a number of batches of {size}")
     if not tableau.fsal or not tableau.adaptive:
         raise InputError(f"method {method!r} has no error estimate, or does not end its steps with the field at the new state")
+    times = check_times(times, y0, 0.0)
+    check_tolerances(rtol, atol)
     tolerance = Tolerance(rtol, atol, max_steps, clip_last)
     y = y0.unflatten(0, (-1, size))
 
@@ -99,6 +102,8 @@ def odesolve_batches(
         output.add(per_input(left), per_input(right), batched(y), Step(batched(new), tuple(map(batched, stages))))
         y, k = new, slope
     states = output.result(batched(y0.unflatten(0, (-1, size))))
+    if not all_finite(states):
+        raise SolverError(Status.NON_FINITE, max(last), max(last), _stats(controls[0], tableau.stages))
     return states.reshape(len(times), *y0.shape), [_stats(control, tableau.stages) for control in controls]
 
 

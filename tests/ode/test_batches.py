@@ -83,5 +83,10 @@ def test_a_batch_that_fails_names_its_reason():
 def test_wrong_sizes_and_methods_are_refused():
     with pytest.raises(InputError, match="batches of 2"):
         odesolve_batches(field, torch.ones(3, 3), torch.tensor([1.0]), 2)
+    for times in ([-1.0], [torch.nan]):
+        with pytest.raises(InputError, match="times"):
+            odesolve_batches(field, torch.ones(2, 3), torch.tensor(times), 1)
+    with pytest.raises(InputError, match="rtol"):
+        odesolve_batches(field, torch.ones(2, 3), torch.tensor([1.0]), 1, 0.0)
     with pytest.raises(InputError, match="rk4"):
         odesolve_batches(field, torch.ones(2, 3), torch.tensor([1.0]), 1, method="rk4")
