@@ -91,20 +91,27 @@ def odesolve_batches(
         verdicts = [trial is not None and control.accepts(norm) for trial, control, norm in going]
         if not any(verdicts):
             continue
-        accepted = torch.tensor(verdicts, device=y.device)
-        shaped = accepted.reshape(-1, *[1] * (y.ndim - 1))
-        if not all(verdicts):  # whatever a rejected trial holds, it enters with length zero
+        slope = step.stages[-1]
+        if not all(verdicts):
+            accepted = torch.tensor(verdicts, device=y.device)
             right = torch.where(accepted, right, left)
-            stages = (k, *(torch.where(shaped, stage, torch.zeros_like(stage)) for stage in step.stages[1:]))
-            new, slope = torch.where(shaped, step.y, y), torch.where(shaped, step.stages[-1], k)
-        else:
-            stages, new, slope = step.stages, step.y, step.stages[-1]
-        output.add(per_input(left), per_input(right), batched(y), Step(batched(new), tuple(map(batched, stages))))
-        y, k = new, slope
+            step, slope = _where_accepted(accepted, step, y, k)
+        output.add(per_input(left), per_input(right), batched(y), Step(batched(step.y), tuple(map(batched, step.stages))))
+        y, k = step.y, slope
     states = output.result(batched(y0.unflatten(0, (-1, size))))
     if not all_finite(states):
         raise SolverError(Status.NON_FINITE, max(last), max(last), _stats(controls[0], tableau.stages))
     return states.reshape(len(times), *y0.shape), [_stats(control, tableau.stages) for control in controls]
+
+
+def _where_accepted(accepted: Tensor, step: Step, y: Tensor, k: Tensor) -> tuple[Step, Tensor]:
+    """The step of the batches that accepted it and none of the others, who stay at y, and the field at the new states.
+
+    Whatever the stages of a rejected trial hold, they enter the dense output with length zero: zeros, lest it be infinite.
+    """
+    chosen = accepted.reshape(-1, *[1] * (y.ndim - 1))
+    stages = (k, *(torch.where(chosen, stage, torch.zeros_like(stage)) for stage in step.stages[1:]))
+    return Step(torch.where(chosen, step.y, y), stages), torch.where(chosen, step.stages[-1], k)
 
 
 def _stats(control: StepControl, stages: int) -> Stats:
