@@ -47,8 +47,9 @@ def predict_batches(
         h = model.initial_state(torch.cat(list(batches)))
         times = [model.prediction_times(x, samples, draw, seed) for x, seed in zip(batches, seeds, strict=True)]
         # All members of a fixed end-time are the same one.
-        distinct = [t[:1] for t in times] if isinstance(model.end_time, FixedTime) else times
-        shared = not model.end_time.amortized and (draw == "quantile" or len(set(seeds)) == 1)
+        fixed = isinstance(model.end_time, FixedTime)
+        distinct = [t[:1] for t in times] if fixed else times
+        shared = fixed or (not model.end_time.amortized and (draw == "quantile" or len(set(seeds)) == 1))
         joint = distinct[0] if shared else torch.cat([t.reshape(len(t), -1).expand(-1, size) for t in distinct], dim=1)
         states, stats = odesolve_batches(
             model.field, h, joint, size, o.rtol, o.atol, o.method, clip_last=o.clip_last, max_steps=o.max_steps

@@ -73,11 +73,10 @@ def odesolve_batches(
     ends = times.to(torch.float64).max(dim=0).values.reshape(-1, size if times.ndim == 2 else 1)
     last = ends.max(dim=1).values.expand(len(y)).tolist()
     k = evaluate(field, 0.0, y)
-    finite = torch.isfinite(y.sum()) & torch.isfinite(k.sum())
+    if not all_finite(y) or not all_finite(k):
+        raise SolverError(Status.NON_FINITE, 0.0, max(last), Stats(0, 0, 1))
     start = torch.zeros(len(y), dtype=torch.float64, device=y.device)
     first = initial_step(field, tableau, start, y, k, rtol, atol, per_sample=True).tolist()
-    if not bool(finite):
-        raise SolverError(Status.NON_FINITE, 0.0, max(last), Stats(0, 0, 1))
     controller = Controller(tableau.error_order)
     controls = [StepControl(0.0, end, h, controller, tolerance) for end, h in zip(last, first, strict=True)]
     output = DenseOutput(tableau, times if times.ndim == 2 else times[:, None].expand(-1, len(y)))
