@@ -13,13 +13,15 @@ from functools import cache
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ltnode.ode.tableau import ButcherTableau
+from ltnode.ode.tableau import EULER, ButcherTableau
 from ltnode.typing import Float, Tensor
 
 Precision = Literal["fp32", "tf32", "bf16"]
+ThreeNorms = tuple[nn.GroupNorm, nn.GroupNorm, nn.GroupNorm]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,20 @@ class FieldTensors:
     shifts: tuple[Tensor, Tensor, Tensor]
     groups: int
 
+    @classmethod
+    def of(cls, convs: tuple[nn.Conv2d, nn.Conv2d], norms: ThreeNorms, side: int) -> FieldTensors:
+        """Of layers: two convolutions of [t, h] with a bias, and the norms before, between and after them."""
+        (w1, w2), (b1, b2) = (conv.weight for conv in convs), (conv.bias for conv in convs)
+        assert b1 is not None and b2 is not None
+        return cls(
+            weights=(w1[:, 1:], w2[:, 1:]),
+            biases=(b1, b2),
+            time_maps=(time_map(w1[:, :1], side), time_map(w2[:, :1], side)),
+            scales=(norms[0].weight, norms[1].weight, norms[2].weight),
+            shifts=(norms[0].bias, norms[1].bias, norms[2].bias),
+            groups=norms[0].num_groups,
+        )
+
     def flat(self) -> tuple[Tensor, ...]:
         """All tensors in the order of the autograd function."""
         return (*self.weights, *self.biases, *self.time_maps, *self.scales, *self.shifts)
@@ -49,12 +65,15 @@ class FieldTensors:
 
 @cache
 def tables(tableau: ButcherTableau, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Coefficients a (square), c, error on the device; kept, since a captured program must not copy from the host."""
+    """Coefficients a (square), c, error (zero without an estimate) on the device.
+
+    They are kept, since a captured program must not copy from the host.
+    """
     n = tableau.stages
     a = torch.zeros(n, n)
     for i, row in enumerate(tableau.a):
         a[i, : len(row)] = torch.tensor(row)
-    return a.to(device), torch.tensor(tableau.c).to(device), torch.tensor(tableau.error).to(device)
+    return a.to(device), torch.tensor(tableau.c).to(device), torch.tensor(tableau.error or (0.0,) * n).to(device)
 
 
 @dataclass(frozen=True)
@@ -151,7 +170,7 @@ def conv_trajectory(
         tensors: The field.
         starts: Left edges, on the device.
         lengths: Step sizes, on the device.
-        tableau: An adaptive method whose last stage is the field at the new state.
+        tableau: An adaptive method whose last stage is the field at the new state; or one with a single stage, and one step.
         rtol: Relative tolerance of the error.
         atol: Absolute tolerance of the error.
         precision: Of the convolutions; states, norms and Runge-Kutta sums are float32.
@@ -163,6 +182,15 @@ def conv_trajectory(
     problem = Problem(tableau, rtol, atol, precision, tensors.groups, save=torch.is_grad_enabled())
     kernels = choose_kernels(y0, tensors, tableau, precision)
     return _ConvTrajectory.apply(y0, starts, lengths, problem, kernels, *tensors.flat())
+
+
+def field_evaluation(
+    t: Float[Tensor, ""], y: Float[Tensor, "B C H W"], tensors: FieldTensors, precision: Precision
+) -> Float[Tensor, "B C H W"]:
+    """The field at one time and state in float32: the only stage of one step of Euler's method."""
+    start = t.detach().reshape(1).float()
+    stages, _ = conv_trajectory(y.float(), tensors, start, torch.ones_like(start), EULER, 1.0, 1.0, precision)
+    return stages[0]
 
 
 class _ConvTrajectory(torch.autograd.Function):
@@ -183,13 +211,16 @@ class _ConvTrajectory(torch.autograd.Function):
         field, saved = rest[:12], rest[12:]
         rows = d_stages.permute(0, 1, 3, 4, 2).contiguous()
         back = ctx.kernels.sweep_back(rows, field, lengths, ctx.problem, saved)
+        d_y0 = back.d_y0.permute(0, 3, 1, 2)
+        if not any(ctx.needs_input_grad[-len(field) :]):
+            return (d_y0, *[None] * (len(ctx.needs_input_grad) - 1))
         times = _stage_times(starts, lengths, tables(ctx.problem.tableau, rows.device)[1])
         factors = torch.stack([torch.ones_like(times), times])
         d_w1, d_bias1, d_map1 = _conv_gradients(active1, back.d_conv[0], field[0], factors)
         d_w2, d_bias2, d_map2 = _conv_gradients(active2, back.d_conv[1], field[1], factors)
         d_g1, d_b1, d_g2, d_b2, d_g3, d_b3 = back.d_norms.sum(dim=0)
         d_flat = (d_w1, d_w2, d_bias1, d_bias2, d_map1, d_map2, d_g1, d_g2, d_g3, d_b1, d_b2, d_b3)
-        return (back.d_y0.permute(0, 3, 1, 2), None, None, None, None, *d_flat)
+        return (d_y0, None, None, None, None, *d_flat)
 
 
 def _conv_gradients(

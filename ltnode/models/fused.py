@@ -12,7 +12,7 @@ from torch import nn
 from ltnode.endtime import AmortizedGammaTime, GammaDistribution, GammaTime
 from ltnode.endtime.gamma import quadrature_rule
 from ltnode.kernels import gamma_posterior
-from ltnode.kernels.conv_trajectory import FieldTensors, Precision, conv_trajectory, time_map
+from ltnode.kernels.conv_trajectory import FieldTensors, Precision, conv_trajectory
 from ltnode.kernels.interpolated_head import head_fits, interpolated_head, padded_ends
 from ltnode.kernels.norm_relu import is_pooling, run_fused
 from ltnode.models.images import ConvField
@@ -68,18 +68,7 @@ def why_not_fused(model: LatentTimeODE, x: Tensor) -> str | None:
 
 def field_tensors(field: ConvField, side: int) -> FieldTensors:
     """The field's parameters as the fused trajectory takes them."""
-    w1, w2 = field.conv1.conv.weight, field.conv2.conv.weight
-    b1, b2 = field.conv1.conv.bias, field.conv2.conv.bias
-    assert b1 is not None and b2 is not None
-    norms = (field.norm1, field.norm2, field.norm3)
-    return FieldTensors(
-        weights=(w1[:, 1:], w2[:, 1:]),
-        biases=(b1, b2),
-        time_maps=(time_map(w1[:, :1], side), time_map(w2[:, :1], side)),
-        scales=(norms[0].weight, norms[1].weight, norms[2].weight),
-        shifts=(norms[0].bias, norms[1].bias, norms[2].bias),
-        groups=field.norm1.num_groups,
-    )
+    return FieldTensors.of((field.conv1.conv, field.conv2.conv), (field.norm1, field.norm2, field.norm3), side)
 
 
 def stage_weights(tableau: ButcherTableau, edges: Tensor, times: Tensor) -> Float[Tensor, "S *rest"]:

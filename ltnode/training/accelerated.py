@@ -19,6 +19,7 @@ from ltnode.counter_rng import CounterGenerator
 from ltnode.errors import ConfigError
 from ltnode.models import Model
 from ltnode.models.fused import fused_outputs, fused_posterior_terms, stage_weights, why_not_fused
+from ltnode.models.fused_layers import why_no_fused_layers
 from ltnode.ode import SolverError, Stats, Status
 from ltnode.ode.replay import replay
 from ltnode.ode.search import Tolerance
@@ -354,11 +355,11 @@ def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) ->
         return eager
     part = model.solving_part()
     if part is None:
-        if wish == "fused":
-            raise ConfigError(
-                f"accelerate = 'fused' is not possible: no kernels for {type(model).__name__}; use 'auto', 'graph' or 'off'"
-            )
-        return AcceleratedStep(PhasesGraphStep(model, eager.optimizers, config, eager.n_data), eager)
+        reason = why_no_fused_layers(device) if example.ndim == 4 else "no kernels for inputs that are not images"
+        if wish == "fused" and reason is not None:
+            raise ConfigError(f"accelerate = 'fused' is not possible: {reason}; use 'auto', 'graph' or 'off'")
+        fused = wish != "graph" and reason is None
+        return AcceleratedStep(PhasesGraphStep(model, eager.optimizers, config, eager.n_data, fused), eager)
     fused = False
     if wish in ("auto", "fused"):
         reason = why_not_fused(part, example)

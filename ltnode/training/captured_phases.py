@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ltnode.models import Model
+from ltnode.models.fused_layers import fused_layers
 from ltnode.ode import Stats
 from ltnode.training.batches import Batch
 from ltnode.training.capture import Recorder
@@ -42,10 +43,11 @@ class PhasesGraphStep:
         optimizers: Those of the eager step; SGD.
         config: Precision.
         n_data: Number of training examples.
+        fused: Take the fused kernels of layers on images.
     """
 
-    def __init__(self, model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int) -> None:
-        self.model, self.config, self.n_data = model, config, n_data
+    def __init__(self, model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool = False) -> None:
+        self.model, self.config, self.n_data, self.fused = model, config, n_data, fused
         self._optimizers = optimizers
         self._updates: dict[str, FlatSGD] = {}
         self._graphs: dict[int, _Captured] = {}
@@ -85,7 +87,8 @@ class PhasesGraphStep:
     def _capture(self, batch: Batch) -> _Captured:
         x, y = batch.x.clone(), batch.y.clone()
         graph, pieces = self._recorder.record(self.model, lambda: self._pass(x, y))
-        _LOG.info("captured a training step: batch %d, %s", len(y), type(self.model).__name__)
+        kind = "fused norms" if self.fused else "layers"
+        _LOG.info("captured a training step: batch %d, %s, %s", len(y), type(self.model).__name__, kind)
         return _Captured(graph, x, y, pieces, self.model.solve_stats)
 
     def _pass(self, x: Tensor, y: Tensor) -> Tensor:
@@ -93,7 +96,7 @@ class PhasesGraphStep:
         model, enabled = self.model, self._recorder.enabled
         pieces: list[Tensor] = []
         for phase, update in self._updates.items():
-            with autocast(self.config.precision, x.device):
+            with autocast(self.config.precision, x.device), fused_layers(self.fused):
                 loss = model.loss(x, y, n_data=self.n_data, phase=phase)
             parts = model.loss_parts
             assert parts is not None

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from kernels.comparisons import head_errors, rounded_norm_errors, trajectory_errors
+from kernels.comparisons import fill_free_memory, head_errors, relative, rough_field, rounded_norm_errors, trajectory_errors
 from kernels.emulated import COMPILER, EmulatedKernels, emulated, emulated_head, emulated_norm_relu
 from kernels.rounded import RoundedField
 from ltnode.kernels import conv_trajectory, interpolated_head, norm_relu
 from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
+from ltnode.models.fused import field_tensors
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 
@@ -32,6 +33,24 @@ def test_one_step_equals_layers_with_the_same_rounding(monkeypatch: pytest.Monke
     kernels = [errors.pop(f"grad {name}.conv.weight") for name in ("conv1", "conv2")]
     assert max(kernels) < 2**-7, kernels
     assert max(errors.values()) < 5e-3, errors
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, trained: bool):
+    """Euler's only stage: the field itself, and its gradients also where the field is a constant; bounds as above."""
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(2, emulated))
+    field, exact = rough_field(64, seed=3).requires_grad_(trained), RoundedField(64).double().requires_grad_(trained)
+    exact.load_state_dict({k: v.double() for k, v in field.state_dict().items()})
+    t, h, weight = torch.tensor(0.7), torch.randn(3, 64, 6, 6, requires_grad=True), torch.randn(3, 64, 6, 6)
+    fill_free_memory("cpu")
+    got = conv_trajectory.field_evaluation(t, h, field_tensors(field, 6), "bf16")
+    h_exact = h.detach().double().requires_grad_()
+    wanted = exact(t.double(), h_exact)
+    assert got.dtype == torch.float32 and relative(got, wanted, 1e-9) < 5e-3
+    grads = torch.autograd.grad((got * weight).sum(), [h, *(p for p in field.parameters() if trained)])
+    references = torch.autograd.grad((wanted * weight.double()).sum(), [h_exact, *(p for p in exact.parameters() if trained)])
+    floor = 1e-3 * float(references[0].norm())
+    assert max(relative(a, b, floor) for a, b in zip(grads, references, strict=True)) < 2**-7
 
 
 @pytest.mark.slow

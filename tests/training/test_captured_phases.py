@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from ltnode.models import Model, build
+from ltnode.models.fused_layers import fused_layers, why_no_fused_layers
 from ltnode.training import TrainConfig
 from ltnode.training.accelerated import AcceleratedStep, accelerated_step, why_not_captured
 from ltnode.training.batches import Batch
 from ltnode.training.captured_phases import PhasesGraphStep
 from ltnode.training.distributed import Workers
-from ltnode.training.step import EagerStep, make_optimizers
+from ltnode.training.step import EagerStep, autocast, make_optimizers
 from training.emulated_graphs import emulate
 
 CONFIG = TrainConfig(model="sde-net", data="mnist", optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3)
@@ -75,7 +76,7 @@ def test_a_loss_that_is_no_number_changes_nothing_and_is_counted(emulated: None)
 
 
 def test_models_that_decide_on_the_host_are_not_captured():
-    """NODE-GP chooses its grid by value; SDE-Net does not, and kernels of its own it has none."""
+    """An ensemble trains its members one by one; SDE-Net does the same operations in every step."""
     cuda = torch.device("cuda")
     assert why_not_captured(build("sde-net", "mnist", seed=0), CONFIG, cuda, 1) is None
     assert "decides on the host" in str(why_not_captured(build("ensemble", "mnist", seed=0), CONFIG, cuda, 1))
@@ -100,3 +101,36 @@ def test_sde_net_trains_captured_as_it_does_eagerly():
         means.append(sum(losses[50:]) / 50)
         assert not captured or step.counts() == {"masked_updates": 0}
     assert means[1] == pytest.approx(means[0], rel=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-3), ("bf16", 0.08)])
+@pytest.mark.parametrize("phase", ["main", "diffusion"])
+def test_fused_layers_have_the_gradients_of_the_layers(precision: str, bound: float, phase: str):
+    """Loss and whole gradient of both phases at CIFAR10's shapes with the same noise; masks flip where rounding moves a value."""
+    model = build("sde-net", "cifar10", seed=0).cuda().train()
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 3, 32, 32, generator=generator).cuda(), torch.randint(0, 10, (32,), generator=generator).cuda()
+    parameters = [p for group in model.parameter_roles(phase).values() for p in group]
+    found = []
+    for fused in (False, True):
+        torch.manual_seed(1)
+        with autocast(precision, x.device), fused_layers(fused):
+            loss = model.loss(x, y, phase=phase)
+        gradient = torch.cat([g.flatten().double() for g in torch.autograd.grad(loss, parameters)])
+        found.append((float(loss.detach()), gradient))
+    (wanted_loss, wanted), (loss, got) = found
+    assert loss == pytest.approx(wanted_loss, rel=bound)
+    assert float((got - wanted).norm() / wanted.norm()) < bound
+
+
+def test_fused_layers_are_the_layers_on_a_cpu():
+    """The kernels are for CUDA: asked for on a CPU, everything stays as it is, and the reason says so."""
+    model, x, y = build("sde-net", "mnist", seed=0), torch.randn(2, 1, 28, 28), torch.tensor([0, 1])
+    losses = []
+    for wanted in (False, True):
+        torch.manual_seed(0)
+        with fused_layers(wanted):
+            losses.append(float(model.loss(x, y).detach()))
+    assert losses[0] == losses[1]
+    assert "cpu" in str(why_no_fused_layers(torch.device("cpu")))
