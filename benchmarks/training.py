@@ -36,6 +36,7 @@ from ltnode.training.accelerated import GraphStep
 from ltnode.training.batches import Batch
 from ltnode.training.capture import CaptureError
 from ltnode.training.provenance import source_state
+from ltnode.training.several import widen_card_queues
 from ltnode.training.step import make_optimizers
 
 FIVE_STEPS = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
@@ -327,6 +328,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="only the fused ways, without start-up, peers and agreement")
     parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    widen_card_queues()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/training.py measures a CUDA device; this machine has none")
     if options.first_step:

@@ -336,11 +336,11 @@ def _cost(evidence: Evidence) -> Iterator[Claim]:
 
 
 def _precision(evidence: Evidence) -> Iterator[Claim]:
-    for metric, tolerance in (("error", ERROR_TOLERANCE["cifar10"]), ("log_likelihood", 0.03)):
+    for metric, tolerance in (("error", ERROR_TOLERANCE["svhn"]), ("log_likelihood", 0.03)):
         read = evidence.number("clean", metric)
-        reduced, full = (evidence.measured(read, "cifar10", "node", "paper", variant) for variant in ("", "fp32"))
+        reduced, full = (evidence.measured(read, "svhn", "node", "paper", variant) for variant in ("", "fp32"))
         verdict = judge_close({"bf16": reduced, "fp32": full}, tolerance)
-        text = f"CIFAR10, NODE: training in bf16 changes the {metric.replace('_', '-')} by at most {tolerance:g}"
+        text = f"SVHN, NODE: training in bf16 changes the {metric.replace('_', '-')} by at most {tolerance:g}"
         shown = "; ".join(f"{name} {n.text(4)}" for name, n in (("bf16", reduced), ("fp32", full)) if n is not None)
-        made = "ltnode reproduce images --data cifar10 --models node --presets paper"
+        made = "ltnode reproduce images --data svhn --models node --presets paper"
         yield judged(f"precision.{metric}", "Reduced precision", text, made, "not in the paper", shown, [reduced, full], verdict)

@@ -113,7 +113,7 @@ class CudaTrajectory:
         arguments += [maps, norms, stages, active1, active2, normals, rstds, squares, batch]
         arguments += [float(problem.rtol), float(problem.atol)]
         blocks, threads = -(-batch // self.samples), self.samples * _THREADS
-        kernels.launch("forward", blocks, threads, shared_bytes(side, self.samples), arguments)
+        kernels.launch("forward", blocks, threads, shared_bytes(side, self.samples), arguments, long=True)
         return Swept(stages, squares.sum(dim=2), (active1, active2), (fragments, norms, normals, rstds))
 
     def sweep_back(
@@ -132,7 +132,7 @@ class CudaTrajectory:
         arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], a, fragments[1], norms, normals, rstds]
         arguments += [d_conv1, d_conv2, d_arguments, d_y0, d_norms, batch]
         blocks, threads = -(-batch // self.samples), self.samples * _THREADS
-        kernels.launch("backward", blocks, threads, shared_bytes(side, self.samples), arguments)
+        kernels.launch("backward", blocks, threads, shared_bytes(side, self.samples), arguments, long=True)
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
 
 

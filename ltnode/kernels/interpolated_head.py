@@ -126,7 +126,7 @@ class _CudaHead(torch.autograd.Function):
         means, rstds = (torch.empty((ends, batch, channels // 2), device=stages.device) for _ in range(2))
         given = (rows, start, weights, scale.detach(), shift.detach())
         numbers = [*given, *ctx.numbers, float(eps), pooled, means, rstds]
-        kernels.launch("head_forward", blocks, _CUDA_THREADS, shared_bytes, numbers)
+        kernels.launch("head_forward", blocks, _CUDA_THREADS, shared_bytes, numbers, long=True)
         ctx.save_for_backward(*given, means, rstds)
         ctx.kernels = kernels
         return pooled
@@ -138,7 +138,7 @@ class _CudaHead(torch.autograd.Function):
         d_rows, d_start = torch.empty_like(rows), torch.empty_like(start)
         d_affine = torch.empty((rows.shape[1], 2, scale.shape[0]), device=rows.device)
         given = (rows, start, weights, scale, shift, means, rstds, d_pooled.contiguous())
-        ctx.kernels.launch("head_backward", *ctx.launch, [*given, *ctx.numbers, d_rows, d_start, d_affine])
+        ctx.kernels.launch("head_backward", *ctx.launch, [*given, *ctx.numbers, d_rows, d_start, d_affine], long=True)
         d_scale, d_shift = d_affine.sum(dim=0)
         return d_rows.permute(0, 1, 4, 2, 3), d_start.permute(0, 3, 1, 2), None, d_scale, d_shift, None, None
 

@@ -123,7 +123,8 @@ class _Cuda:
         samples, height, width, channels = shape
         threads = _cuda_threads(height * width)
         warps, sums = threads // 32, 3
-        self.kernels.launch(name, samples * (channels // _CUDA_BLOCK), threads, 4 * sums * warps * _CUDA_BLOCK, arguments)
+        blocks, shared_bytes = samples * (channels // _CUDA_BLOCK), 4 * sums * warps * _CUDA_BLOCK
+        self.kernels.launch(name, blocks, threads, shared_bytes, arguments, long=True)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -28,8 +28,36 @@ Argument = Tensor | int | float
 class Kernels(Protocol):
     """Compiled functions of one source."""
 
-    def launch(self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument]) -> None:
-        """Run a function on the current stream; tensors are passed by their address, numbers as 32-bit values."""
+    def launch(
+        self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument], long: bool = False
+    ) -> None:
+        """Run a function on the current stream; tensors are passed by their address, numbers as 32-bit values.
+
+        A ``long`` one fills the card: what waits beside it, a short kernel of another run, gets the next free place.
+        """
+
+
+_PRIORITY = 8
+"""CUDA's number of the attribute of a launch."""
+
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute: a number and 64 bytes of which a priority takes the first four."""
+
+    _fields_: ClassVar = [("id", ctypes.c_int), ("_", ctypes.c_int), ("priority", ctypes.c_int), ("__", ctypes.c_char * 60)]
+
+
+class _Launch(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_: ClassVar = [
+        ("blocks", ctypes.c_uint * 3),
+        ("threads", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("n_attributes", ctypes.c_uint),
+    ]
 
 
 class CudaError(RuntimeError):
@@ -128,14 +156,17 @@ class CudaKernels:
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._shared_bytes: dict[str, int] = {}
 
-    def launch(self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument]) -> None:
+    def launch(
+        self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument], long: bool = False
+    ) -> None:
         """See `Kernels`."""
         values = [_as_c(a) for a in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        lowest = _LaunchAttribute(id=_PRIORITY, priority=0)
+        size = ((blocks, 1, 1), (threads, 1, 1), shared_bytes, torch.cuda.current_stream().cuda_stream)
+        launch = _Launch(*size, ctypes.pointer(lowest), int(long))
         function = self._function(name, shared_bytes)
-        grid = (blocks, 1, 1, threads, 1, 1)
-        self._check(self._driver.cuLaunchKernel(function, *grid, shared_bytes, stream, pointers, None))
+        self._check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), function, pointers, None))
 
     def _function(self, name: str, shared_bytes: int) -> ctypes.c_void_p:
         if name not in self._functions:

@@ -98,7 +98,7 @@ class _PatchNorm(torch.autograd.Function):
         means, rstds = torch.empty((2, samples, outputs // 2), device=x.device)
         kernels = _compiled_for(tuple(x.shape), size, outputs, x.device)
         shared = _shared_bytes(tuple(x.shape), size, outputs)
-        kernels.launch("patch_norm_forward", samples, _THREADS, shared, [*given, float(eps), out, means, rstds])
+        kernels.launch("patch_norm_forward", samples, _THREADS, shared, [*given, float(eps), out, means, rstds], long=True)
         ctx.save_for_backward(*given, means, rstds)
         return out.permute(0, 3, 1, 2)
 
@@ -111,6 +111,6 @@ class _PatchNorm(torch.autograd.Function):
         gradients = torch.empty((len(x), outputs * (3 + channels * size**2)), device=x.device)
         kernels = _compiled_for(tuple(x.shape), size, outputs, x.device)
         shared = _shared_bytes(tuple(x.shape), size, outputs)
-        kernels.launch("patch_norm_backward", len(x), _THREADS, shared, [*ctx.saved_tensors, rows, gradients])
+        kernels.launch("patch_norm_backward", len(x), _THREADS, shared, [*ctx.saved_tensors, rows, gradients], long=True)
         d_scale, d_shift, d_bias, d_weight = gradients.sum(dim=0).split([outputs] * 3 + [weight.numel()])
         return None, d_weight.view_as(weight), d_bias, d_scale, d_shift, None

@@ -27,7 +27,7 @@ from ltnode.ode.step import evaluate
 from ltnode.ode.tableau import get_tableau
 from ltnode.ode.trace import no_trace
 from ltnode.training.batches import Batch
-from ltnode.training.capture import CaptureError, Recorder
+from ltnode.training.capture import SHORT_KERNELS, CaptureError, Recorder
 from ltnode.training.captured_phases import PhasesGraphStep
 from ltnode.training.config import TrainConfig
 from ltnode.training.flat_sgd import FlatSGD
@@ -124,7 +124,7 @@ class GraphStep:
         self._spare: list[tuple[torch.cuda.Event, Tensor]] = []
         self._drawn: tuple[int, Tensor] | None = None
         self._generation = 0
-        self._branch = torch.cuda.Stream(device)
+        self._branch = torch.cuda.Stream(device, priority=SHORT_KERNELS)
 
     @property
     def sgd(self) -> FlatSGD:

@@ -15,6 +15,8 @@ from ltnode.ode.trace import no_trace
 from ltnode.typing import Bool, Tensor
 
 _WARM_UPS = 3
+SHORT_KERNELS = -1
+"""Priority on the card of what is captured, above that of the kernels that `ltnode.kernels.nvrtc` launches as long ones."""
 Result = TypeVar("Result")
 
 
@@ -50,7 +52,7 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self.enabled = torch.zeros((), dtype=torch.bool, device=device)
         # Libraries keep a workspace per stream: graphs that run side by side must not be captured on the same one.
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device, priority=SHORT_KERNELS)
         self._pool: Any = None
 
     def record(

@@ -37,7 +37,9 @@ class EmulatedKernels:
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
 
-    def launch(self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[nvrtc.Argument]) -> None:
+    def launch(
+        self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[nvrtc.Argument], long: bool = False
+    ) -> None:
         values = [nvrtc._as_c(a) for a in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         self._library.emulate(name.encode(), blocks, threads, shared_bytes, pointers)

@@ -166,7 +166,7 @@ def test_selection_cost_and_precision(tmp_path: Path) -> None:
     assert (elsewhere["cost-seconds_per_1000.lt-node"].verdict, elsewhere["cost-seconds_per_1000.lt-node"].detail) == (
         "missing", "measured on different devices",
     )  # fmt: skip
-    precisions = [result("cifar10", "node"), result("cifar10", "node", variant="fp32", error=0.13)]
+    precisions = [result("svhn", "node"), result("svhn", "node", variant="fp32", error=0.13)]
     assert judged(precisions, tmp_path)["precision.error"].verdict == "not reproduced (one seed)"
 
 

@@ -44,7 +44,7 @@ def test_the_grid_has_the_seeds_and_variants_that_the_comparison_needs(grid: lis
     differences = weighting.config.differences(variants["cifar10", "lt-node", "normalised"].config)
     assert [text.partition(":")[0] for text in differences] == ["model_options"]
     assert variants["cifar10", "alt-node", "normalised"].build().objective.samples == 10  # type: ignore[attr-defined]
-    full = variants["cifar10", "node", "fp32"].config
+    full = variants["svhn", "node", "fp32"].config
     assert full.precision == "fp32"
     times = {c.config.model_options["end_time"]["t"] for c in grid if c.variant.startswith("t")}
     assert times == {0.25, 0.5, 2.0, 3.0}

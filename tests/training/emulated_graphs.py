@@ -60,7 +60,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
         options.pop("pin_memory", None)
         return empty(*shape, **options)
 
-    fakes = {"Stream": lambda device: Idle(), "Event": Idle, "current_stream": Idle, "stream": on}
+    fakes = {"Stream": lambda device, priority=0: Idle(), "Event": Idle, "current_stream": Idle, "stream": on}
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch, "empty", unpinned)

@@ -168,7 +168,7 @@ class EmulatedCapture:
         self.mode, self.recording, self.breaks_on_leaving = 0, False, False
         fakes = {
             "CUDAGraph": object,
-            "Stream": lambda device: Idle(),
+            "Stream": lambda device, priority=0: Idle(),
             "Event": Idle,
             "current_stream": lambda: self.stream,
             "stream": self.on,

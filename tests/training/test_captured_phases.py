@@ -104,7 +104,7 @@ def test_sde_net_trains_captured_as_it_does_eagerly():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("precision", "bound"), [("fp32", 2e-3), ("bf16", 0.08)])
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-2), ("bf16", 0.08)])
 @pytest.mark.parametrize("phase", ["main", "diffusion"])
 def test_fused_layers_have_the_gradients_of_the_layers(precision: str, bound: float, phase: str):
     """Loss and whole gradient of both phases at CIFAR10's shapes with the same noise; masks flip where rounding moves a value."""

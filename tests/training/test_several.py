@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,17 @@ def test_a_queue_of_runs_ends_like_each_alone(tmp_path: Path) -> None:
 def test_runs_side_by_side_share_device_and_precision() -> None:
     with pytest.raises(ConfigError, match="one precision, not cpu bf16, cpu fp32"):
         fit_together([Job(TwoPhaseModel(), DATA, config(precision=name)) for name in ("fp32", "bf16")])
+
+
+@pytest.mark.parametrize(("wish", "used"), [(None, "32"), ("1", "1")])
+def test_cuda_gets_more_queues_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch, wish: str | None, used: str) -> None:
+    """CUDA's default of 8 makes runs wait for each other; a number that is set stays."""
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    monkeypatch.setenv(name, "")  # so that the test leaves no trace
+    monkeypatch.delenv(name) if wish is None else monkeypatch.setenv(name, wish)
+    with pytest.raises(ConfigError):
+        fit_together([])
+    assert os.environ[name] == used
 
 
 @pytest.mark.parametrize("seeds", [(), (1, 1)])
