@@ -202,6 +202,7 @@ def time_adjoint(name: str, p: Parameters, problem: Problem, repeats: int) -> di
         "steps": int(solved.accepted),
         "evaluations": None if name == "backsolve" else 6 * int(solved.tried) + 1,
         "peak_gb": planned / 1e9,
+        "versions": {"jax": jax.__version__, "diffrax": diffrax.__version__},
     }
 
 

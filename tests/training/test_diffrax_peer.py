@@ -85,7 +85,7 @@ def test_a_row_has_the_work_beside_the_time(peer: ModuleType, monkeypatch: pytes
     model, batch = model_and_batch()
     p, problem = peer.parameters_of(model), peer.problem_of(model, *batch, 50_000)
     row = peer.time_adjoint("direct", p, problem, 1)
-    assert set(row) == {"way", "device_ms", "loop_ms", "steps", "evaluations", "peak_gb"}
+    assert set(row) == {"way", "device_ms", "loop_ms", "steps", "evaluations", "peak_gb", "versions"}
     assert row["way"] == "diffrax direct" and row["device_ms"] > 0 and row["loop_ms"] > 0 and 0 < row["peak_gb"] < 2
     calls, field = [], peer.field
 
