@@ -27,7 +27,7 @@ class Prediction:
         task: "classification" or "regression".
         outputs: (S, B, C) logits, or (S, B, 1) means, of every member.
         times: (S,), or (S, B) where each input has its own end-times.
-        stats: Work of the one solve behind it; None for models without one.
+        stats: Work of the solve behind it, of all passes for models with several; None for models without one.
         noise: Standard deviation of the observation noise, 0-dim; None for classification.
     """
 

@@ -148,9 +148,9 @@ class SDENet(Model):
         out = apply_part("head", self.head, y.flatten(0, 1))
         return out.unflatten(0, y.shape[:2])
 
-    @property
-    def _stats(self) -> Stats:
-        return Stats(self.sde.steps, 0, self.sde.steps)
+    def _stats(self, passes: int = 1) -> Stats:
+        """Steps, and evaluations of the drift per input: the first serves all passes."""
+        return Stats(self.sde.steps, 0, 1 + (self.sde.steps - 1) * passes)
 
     def _drift(self, t: Tensor, y: Tensor) -> Tensor:
         return self.field(t, y.flatten(0, 1)).unflatten(0, y.shape[:2])
@@ -198,7 +198,7 @@ class SDENet(Model):
         noise = torch.randn(self.sde.steps, 1, *h.shape, dtype=h.dtype, device=h.device)
         outputs = self._outputs(h, self.sde.sigma_train * self.diffusion_at(h, frozen=True), noise)
         self.check_labels(y, outputs.shape[-1])
-        self.solve_stats = self._stats
+        self.solve_stats = self._stats()
         return -self.likelihood.log_prob(outputs, y).mean()
 
     def _detection_loss(self, x: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class SDENet(Model):
             outputs = self._members(x, samples, draw, seed)
         noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian | MeanSquare) else None
         times = outputs.new_full((samples,), self.sde.edges[-1])
-        return Prediction(self.task, outputs, times, self._stats, noise)
+        return Prediction(self.task, outputs, times, self._stats(samples), noise)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
         """Log of the averaged class probabilities with a graph to x."""

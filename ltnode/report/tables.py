@@ -234,7 +234,7 @@ def regression_table(rows: Rows, published: Published) -> Table:
     )
 
 
-_SEED_NOTE = "Mean ± population standard deviation over seeds; evaluations of the field per batch of one prediction."
+_SEED_NOTE = "Mean ± population standard deviation over seeds; evaluations of the field for one prediction."
 
 
 def _cases(rows: Rows, protocol: str, published: Published) -> Iterator[tuple[str, Variant]]:

@@ -232,10 +232,14 @@ class Calls:
 
 
 def test_ten_passes_evaluate_stem_and_diffusion_once():
-    """10 passes of 4 images: stem, diffusion and the first drift see the 4, the later drifts and the head all 40 at once."""
+    """10 passes of 4 images: stem, diffusion and the first drift see the 4, the later drifts and the head all 40 at once.
+
+    The work that is reported is that of one image, as for models that solve once.
+    """
     model = net(GREY, width=8)
     calls = Calls(model)
-    model.predict(torch.randn(4, 1, 10, 10), samples=10)
+    prediction = model.predict(torch.randn(4, 1, 10, 10), samples=10)
+    assert prediction.stats is not None and prediction.stats.n_evaluations == sum(calls.rows["field"]) / 4 == 51
     assert calls.rows == {"stem": [4], "diffusion": [4], "field": [4, 40, 40, 40, 40, 40], "head": [40]}
 
 
