@@ -87,7 +87,7 @@ class PhasesGraphStep:
     def _capture(self, batch: Batch) -> _Captured:
         x, y = batch.x.clone(), batch.y.clone()
         graph, pieces = self._recorder.record(self.model, lambda: self._pass(x, y))
-        kind = "fused norms" if self.fused else "layers"
+        kind = "fused kernels" if self.fused else "layers"
         _LOG.info("captured a training step: batch %d, %s, %s", len(y), type(self.model).__name__, kind)
         return _Captured(graph, x, y, pieces, self.model.solve_stats)
 

@@ -78,3 +78,30 @@ def test_a_record_that_is_missing_or_cut_off_has_no_rows(text: str, tmp_path: Pa
     monkeypatch.setattr(own_process, "__file__", str(tmp_path / "own_process.py"))
     (tmp_path / "script.py").write_text(f"import sys\nif {text!r}: open(sys.argv[-1], 'w').write({text!r})\n")
     assert own_process.rows_of_script("script.py", seconds=60) == []
+
+
+def test_the_time_of_a_step_leaves_out_what_happens_once(monkeypatch: pytest.MonkeyPatch):
+    """A start of 7 s and 20 ms a step, on a clock of our own: the start cancels."""
+    seeds, now = loaded("seeds"), [0.0]
+
+    def run(epochs: int) -> None:
+        now[0] += 7.0 + epochs * 50 * 0.02
+
+    monkeypatch.setattr(seeds.time, "perf_counter", lambda: now[0])
+    assert seeds.step_milliseconds(run, 8, 28, 50) == pytest.approx(20.0)
+
+
+def test_the_trainings_that_are_timed_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch):
+    """Two seeds for one epoch of one batch on a CPU: the images have CIFAR10's shape, normalisation and augmentation."""
+    seeds = loaded("seeds")
+    monkeypatch.setattr(seeds, "BATCHES", 1)
+    monkeypatch.setattr(seeds, "BATCH", 4)
+    monkeypatch.setattr(seeds.torch.cuda, "synchronize", lambda: None)
+    kept, trained = seeds.replace, []
+    monkeypatch.setattr(seeds, "replace", lambda config, **changes: kept(config, **{**changes, "device": "cpu"}))
+    together = seeds.fit_seeds
+    monkeypatch.setattr(seeds, "fit_seeds", lambda *words: trained.extend(together(*words)))
+    data = seeds.random_images()
+    seeds.train(data, 2, 1)
+    assert len(trained) == 2 and data.train.x.shape == (4, 3, 32, 32)
+    assert data.augment is not None and data.normalise is not None
