@@ -294,7 +294,7 @@ class LatentTimeODE(Model):
         """End-times to predict with: (S,), or (S, B) where each input has its own.
 
         ``"quantile"`` takes the posterior's quantiles at (s - 1/2)/S: no randomness, and an input's times depend on it alone.
-        ``"random"`` draws from the posterior (the paper).
+        ``"random"`` draws from the posterior (the paper), on every device the same for a seed.
         """
         samples = checked_count("samples", samples)
         distribution = self.end_time(x if self.end_time.amortized else None)
@@ -302,7 +302,7 @@ class LatentTimeODE(Model):
             u = (torch.arange(samples, device=x.device, dtype=torch.float64) + 0.5) / samples
             return distribution.quantile(u).detach()
         if draw == "random":
-            generator = torch.Generator(device=x.device).manual_seed(seed)
+            generator = torch.Generator().manual_seed(seed)
             return distribution.sample(samples, generator=generator).detach()
         raise InputError(unknown_name("draw", draw, ("quantile", "random")))
 

@@ -393,3 +393,14 @@ def test_time_convolution_equals_a_concatenated_plane(t: Tensor) -> None:
     h = torch.randn(4, 6, 7, 5)
     plane = t.reshape(-1, 1, 1, 1).expand(4, 1, 7, 5)
     torch.testing.assert_close(layer(t, h), layer.conv(torch.cat([plane, h], dim=1)), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["uni-node", "lt-node", "alt-node"])
+def test_random_end_times_are_the_same_on_every_device(name: str):
+    """A seed's draws on CUDA against those on a CPU: the same levels; the posteriors' parameters differ by float32 rounding."""
+    model = build(name, "mnist", seed=0)
+    x = torch.randn(8, 1, 28, 28)
+    here = model.prediction_times(x, 10, "random", seed=3)
+    there = model.cuda().prediction_times(x.cuda(), 10, "random", seed=3).cpu()
+    torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
