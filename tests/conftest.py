@@ -71,8 +71,8 @@ def _check_shapes_of_the_package() -> None:
 if CHECKED:
     _check_shapes_of_the_package()
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # one process per core: more threads only wait for each other
+# Several processes share the cores, and sums of several threads have other last bits than those of the processes of the tests.
+torch.set_num_threads(1)
 
 _COMMON = {
     "deadline": None,  # a first call compiles or loads things; pytest-timeout guards against hanging
