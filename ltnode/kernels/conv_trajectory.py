@@ -21,6 +21,8 @@ from ltnode.ode.tableau import EULER, ButcherTableau
 from ltnode.typing import Float, Tensor
 
 Precision = Literal["fp32", "tf32", "bf16"]
+EPS = 1e-5
+"""Of the norms in the kernels."""
 ThreeNorms = tuple[nn.GroupNorm, nn.GroupNorm, nn.GroupNorm]
 
 

@@ -43,8 +43,8 @@ def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precisi
         return f"they compute in bf16, not in {precision}"
     if y0.shape[1] != _CHANNELS or groups != _GROUPS:
         return f"they have {_CHANNELS} channels in {_GROUPS} groups, not {y0.shape[1]} in {groups}"
-    if y0.shape[2] > _LARGEST_SIDE:
-        return f"images may have at most {_LARGEST_SIDE} rows, not {y0.shape[2]}"
+    if y0.shape[2] != y0.shape[3] or y0.shape[2] > _LARGEST_SIDE:
+        return f"images must be squares of at most {_LARGEST_SIDE} rows, not {y0.shape[2]} x {y0.shape[3]}"
     if y0.device.type != "cuda":
         return f"the state is on {y0.device.type}"
     card: Any = torch.cuda.get_device_properties(y0.device)

@@ -12,7 +12,7 @@ from torch import nn
 from ltnode.endtime import AmortizedGammaTime, GammaDistribution, GammaTime
 from ltnode.endtime.gamma import quadrature_rule
 from ltnode.kernels import gamma_posterior
-from ltnode.kernels.conv_trajectory import FieldTensors, Precision, conv_trajectory
+from ltnode.kernels.conv_trajectory import EPS, FieldTensors, Precision, conv_trajectory
 from ltnode.kernels.interpolated_head import head_fits, interpolated_head, padded_ends
 from ltnode.kernels.norm_relu import is_pooling, run_fused
 from ltnode.models.images import ConvField
@@ -21,8 +21,6 @@ from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.typing import Float, Tensor
 
 _LARGEST_TILE = 64
-_EPS = 1e-5
-"""Of the kernels' norms."""
 
 
 def why_not_field(field: nn.Module, tableau: ButcherTableau) -> str | None:
@@ -32,8 +30,8 @@ def why_not_field(field: nn.Module, tableau: ButcherTableau) -> str | None:
     width, modules = field.norm1.num_channels, list(field.modules())
     if width < 32 or width & (width - 1):
         return f"the field has {width} channels, and the kernels need a power of two from 32"
-    if any(module.eps != _EPS for module in modules if isinstance(module, nn.GroupNorm)):
-        return f"a norm of the field has another eps than the kernels' {_EPS:g}"
+    if any(module.eps != EPS for module in modules if isinstance(module, nn.GroupNorm)):
+        return f"a norm of the field has another eps than the kernels' {EPS:g}"
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules):
         return "a hook watches the field, whose layers the kernels do not call"
     if not tableau.fsal or not tableau.adaptive:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from ltnode.kernels import conv_trajectory_cuda
-from ltnode.kernels.conv_trajectory import FieldTensors, ThreeNorms, field_evaluation
+from ltnode.kernels.conv_trajectory import EPS, FieldTensors, ThreeNorms, field_evaluation
 from ltnode.kernels.norm_relu import norm_relu, run_fused
 from ltnode.ode.tableau import EULER
 from ltnode.typing import Tensor
@@ -62,7 +62,7 @@ def convolutions_between_norms(t: Tensor, h: Tensor, convs: tuple[nn.Conv2d, nn.
     if not _serve(h) or t.ndim > 0 or not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
         return None
     layers = (*convs, *norms)
-    if any(p.dtype != torch.float32 for layer in layers for p in layer.parameters()) or any(n.eps != 1e-5 for n in norms):
+    if any(p.dtype != torch.float32 for layer in layers for p in layer.parameters()) or any(n.eps != EPS for n in norms):
         return None
     if conv_trajectory_cuda.why_not(h, norms[0].num_groups, EULER, "bf16") is not None:
         return None

@@ -9,9 +9,10 @@ from torch import nn
 from kernels.comparisons import fill_free_memory, head_errors, relative, rough_field, rounded_norm_errors, trajectory_errors
 from kernels.emulated import COMPILER, EmulatedKernels, emulated, emulated_head, emulated_norm_relu
 from kernels.rounded import RoundedField
-from ltnode.kernels import conv_trajectory, interpolated_head, norm_relu
+from ltnode.kernels import conv_trajectory, conv_trajectory_cuda, interpolated_head, norm_relu
 from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
 from ltnode.models.fused import field_tensors
+from ltnode.ode.tableau import get_tableau
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 
@@ -51,6 +52,21 @@ def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, traine
     references = torch.autograd.grad((wanted * weight.double()).sum(), [h_exact, *(p for p in exact.parameters() if trained)])
     floor = 1e-3 * float(references[0].norm())
     assert max(relative(a, b, floor) for a, b in zip(grads, references, strict=True)) < 2**-7
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "precision", "reason"),
+    [
+        ((2, 64, 7, 7), 32, "tf32", "bf16"),
+        ((2, 32, 7, 7), 16, "bf16", "64 channels"),
+        ((2, 64, 6, 7), 32, "bf16", "squares"),
+        ((2, 64, 8, 8), 32, "bf16", "squares"),
+        ((2, 64, 7, 7), 32, "bf16", "cpu"),
+    ],
+)
+def test_what_the_kernels_are_not_written_for_goes_elsewhere(shape: tuple[int, ...], groups: int, precision: str, reason: str):
+    """Each of them would compute something else; the reason names it."""
+    assert reason in str(conv_trajectory_cuda.why_not(torch.zeros(shape), groups, get_tableau("euler"), precision))
 
 
 @pytest.mark.slow
