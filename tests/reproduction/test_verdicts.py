@@ -40,7 +40,7 @@ def test_mean_and_deviation_are_those_of_the_standard_library(values: list[float
         ((0.121,), R, True),  # on its edge
         ((0.1221,), N, True),
         ((0.110, 0.112), R, False),
-        ((0.115, 0.135), R, False),  # beyond the tolerance, within two deviations
+        ((0.115, 0.135), N, False),  # beyond the tolerance; that our seeds are far apart brings them no closer
         ((0.125, 0.127), N, False),
         (None, M, False),
     ],
@@ -48,6 +48,12 @@ def test_mean_and_deviation_are_those_of_the_standard_library(values: list[float
 def test_a_number_is_judged_by_tolerance_and_deviations(ours: tuple[float, ...] | None, verdict: Verdict, one_seed: bool) -> None:
     found = judge_number(None if ours is None else Measured(ours), Printed(0.111, 0.002), 0.01)
     assert (found.verdict, found.one_seed) == (verdict, one_seed)
+
+
+def test_two_deviations_are_the_papers_and_ours() -> None:
+    """.1 ± .01 and .1245 ± .008: two deviations together are .0256; with one seed of ours they are .02."""
+    assert judge_number(Measured((0.1165, 0.1325)), Printed(0.1, 0.01), 0.01).verdict is R
+    assert judge_number(Measured((0.1245,)), Printed(0.1, 0.01), 0.01).verdict is N
 
 
 def test_a_wide_published_spread_allows_as_much() -> None:
