@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from ltnode.endtime import FixedTime
+from ltnode.endtime.distributions import uniform_draws
 from ltnode.models.contract import Draw, check_input
 from ltnode.models.images import ConvField
 from ltnode.models.latent_time import LatentTimeODE
@@ -44,8 +45,9 @@ def predict_batches(
     for x in batches:
         check_input(x)
     with torch.no_grad(), evaluating(model):
-        h = model.initial_state(torch.cat(list(batches)))
-        times = [model.prediction_times(x, samples, draw, seed) for x, seed in zip(batches, seeds, strict=True)]
+        together = torch.cat(list(batches))
+        h = model.initial_state(together)
+        times = _times(model, together, size, samples, draw, seeds)
         # All members of a fixed end-time are the same one.
         fixed = isinstance(model.end_time, FixedTime)
         distinct = [t[:1] for t in times] if fixed else times
@@ -56,3 +58,14 @@ def predict_batches(
         )
         outputs = model.outputs_at(states).expand(samples, -1, -1).split(size, dim=1)
     return [Prediction(model.task, *part) for part in zip(outputs, times, stats, strict=True)]
+
+
+def _times(model: LatentTimeODE, x: Tensor, size: int, samples: int, draw: Draw, seeds: Sequence[int]) -> list[Tensor]:
+    """``model.prediction_times`` of every batch: a quantile is many small kernels, so each posterior is asked once."""
+    if not model.end_time.amortized:
+        known = {seed: model.prediction_times(x, samples, draw, seed) for seed in sorted(set(seeds))}
+        return [known[seed] for seed in seeds]
+    if draw != "random":
+        return list(model.prediction_times(x, samples, draw).split(size, dim=1))
+    levels = [uniform_draws((samples, size), torch.Generator().manual_seed(seed), x.device) for seed in seeds]
+    return list(model.end_time(x).quantile(torch.cat(levels, dim=1)).split(size, dim=1))
