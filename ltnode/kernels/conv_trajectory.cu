@@ -22,7 +22,7 @@ constexpr int FRAGMENTS = 9 * 4 * LANES;          // (tap, k-step, thread) of on
 constexpr int WEIGHT_BYTES = 2 * FRAGMENTS * 16;
 constexpr int PLANE_BYTES = 64 * 128;             // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
 constexpr int ACTIVE_BYTES = SAMPLES * 2 * PLANE_BYTES;  // two planes a sample
-constexpr int MAP_BYTES = 2 * SIDE * LANES * 16;
+constexpr int PIECES = (SIDE + 1) / 2;            // of 16 bytes: a thread's tile in bfloat16
 constexpr float EPS = 1e-5f;
 
 struct Tile {
@@ -77,21 +77,19 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// x += sum over j of a[j stride] length times tile j, which are ``every`` apart, for j from first to count. One or two tiles are
-// on their way at a time, as the registers allow; those with a factor of zero are not read, unless they share a pair.
-template <int AT_ONCE>
-DEVICE void add_tiles(Tile& x, const float* a, int stride, float length, const float* tiles, size_t every, int first, int count,
-                      const Place& p) {
-    int j = first;
-    for (; AT_ONCE == 2 && j + 1 < count; j += 2) {
-        float a0 = a[j * stride] * length, a1 = a[(j + 1) * stride] * length;
+// x += sum over j < count of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time, as the
+// registers allow; those with a factor of zero are not read, unless they share a pair.
+DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int count, const Place& p) {
+    int j = 0;
+    for (; j + 1 < count; j += 2) {
+        float a0 = a[j] * length, a1 = a[j + 1] * length;
         if (a0 == 0.0f && a1 == 0.0f) continue;
         Tile t0 = load(tiles + j * every, p), t1 = load(tiles + (j + 1) * every, p);
         add_scaled(x, a0, t0);
         add_scaled(x, a1, t1);
     }
     for (; j < count; j++) {
-        float factor = a[j * stride] * length;
+        float factor = a[j] * length;
         if (factor != 0.0f) add_scaled(x, factor, load(tiles + j * every, p));
     }
 }
@@ -121,27 +119,59 @@ DEVICE void store_bf16(u16* to, const Tile& x, const Place& p) {
             if (p.ok[e]) *reinterpret_cast<u32*>(to + (r * SIDE + e) * C) = bf16_pair(x.v[r][e], x.v[r][2 + e]);
 }
 
+// Tiles that only their own thread reads again lie in memory as it holds them, 16 bytes at a time: (SIDE, LANES) pieces of a
+// sample in float32, (PIECES, LANES) in bfloat16.
+DEVICE void keep(float4* to, const Tile& x) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) to[r * LANES] = make_float4(x.v[r][0], x.v[r][1], x.v[r][2], x.v[r][3]);
+}
+
+DEVICE void add_kept(Tile& x, float a, const float4* from) {
+    float4 y[SIDE];
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) y[r] = from[r * LANES];
+#pragma unroll
+    for (int r = 0; r < SIDE; r++) {
+        x.v[r][0] += a * y[r].x;
+        x.v[r][1] += a * y[r].y;
+        x.v[r][2] += a * y[r].z;
+        x.v[r][3] += a * y[r].w;
+    }
+}
+
 struct Packed {
     u32 v[SIDE][2];  // [image row][column of the pair]: both channels
 };
 
-// A thread's own values on their way through a slot of shared memory, (SIDE, 2, LANES) words of a sample: they come while the
-// convolution runs, and take no registers before they are used. What lies beyond the image is zero from the start.
-DEVICE void fetch(u32* slot, const u16* from, const Place& p) {
+DEVICE void keep_bf16(uint4* to, const Tile& x) {
 #pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (p.ok[e]) start_copy<4>(slot + (2 * r + e) * LANES + p.thread, from + (r * SIDE + e) * C);
+    for (int r = 0; r < SIDE; r += 2) {
+        const int below = r + 1 < SIDE ? r + 1 : r;  // the last piece of an odd side has its row twice
+        to[r / 2 * LANES] = make_uint4(bf16_pair(x.v[r][0], x.v[r][2]), bf16_pair(x.v[r][1], x.v[r][3]),
+                                       bf16_pair(x.v[below][0], x.v[below][2]), bf16_pair(x.v[below][1], x.v[below][3]));
+    }
 }
 
-DEVICE Packed fetched(const u32* slot, const Place& p) {
+// On their way back they pass through a slot of shared memory: they come while the convolution runs, and take no registers before
+// they are used.
+DEVICE void fetch(uint4* slot, const uint4* from) {
+#pragma unroll
+    for (int k = 0; k < PIECES; k++) start_copy(slot + k * LANES, from + k * LANES);
+}
+
+DEVICE Packed fetched(const uint4* slot) {
     copies_done();
     Packed x;
 #pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) x.v[r][e] = slot[(2 * r + e) * LANES + p.thread];
+    for (int r = 0; r < SIDE; r += 2) {
+        uint4 piece = slot[r / 2 * LANES];
+        x.v[r][0] = piece.x;
+        x.v[r][1] = piece.y;
+        if (r + 1 < SIDE) {
+            x.v[r + 1][0] = piece.z;
+            x.v[r + 1][1] = piece.w;
+        }
+    }
     return x;
 }
 
@@ -239,7 +269,7 @@ DEVICE float2 pair_of(const float* values, const Place& p) { return *reinterpret
 // Begin to copy what all samples of a block share; `copies_done` and a barrier of the block come before its first use.
 DEVICE void start_copies(char* to, const uint4* from, int pieces) {
 #pragma unroll 4
-    for (int i = threadIdx.x; i < pieces; i += SAMPLES * LANES) start_copy<16>(to + 16 * i, from + i);
+    for (int i = threadIdx.x; i < pieces; i += SAMPLES * LANES) start_copy(to + 16 * i, from + i);
 }
 
 DEVICE void all_copied() {
@@ -335,8 +365,8 @@ extern "C" __global__ void pack_weights(const float* w1, const float* w2, int st
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     forward(const float* y0, const float* starts, const float* lengths, int steps, const float* table_a, const float* table_c,
             const float* table_e, const uint4* fragments, const float* bias1, const float* bias2, const uint4* packed_maps,
-            const float* norms, float* stages, u16* active1, u16* active2, u16* normals, float* rstds, float* squares, int batch,
-            float rtol, float atol) {
+            const float* norms, float* stages, u16* active1, u16* active2, uint4* normals, float* rstds, float* squares,
+            int batch, float rtol, float atol) {
     SHARED_MEMORY(shared);
     const Place p = place();
     char* shared_maps = shared + WEIGHT_BYTES + ACTIVE_BYTES;
@@ -368,14 +398,15 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
         for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             Tile x = y;
-            add_tiles<2>(x, table_a + i * STAGES, 1, length, first + own, every, 0, i, p);
+            add_tiles(x, table_a + i * STAGES, length, first + own, every, i, p);
             if (i == STAGES - 1) next = x;
             const float t = start + table_c[i] * length;
 #pragma unroll
             for (int part = 0; part < 3; part++) {
                 float rstd = normalise(x, p);
                 if (SAVE) {
-                    store_bf16(normals + part * every * (size_t(steps) * (STAGES - 1) + 1) + evaluation * every + own, x, p);
+                    size_t before = part * (size_t(steps) * (STAGES - 1) + 1) + evaluation;
+                    keep_bf16(normals + (before * batch + sample) * PIECES * LANES + p.thread, x);
                     if (p.column == 0) rstds[((evaluation * batch + sample) * 3 + part) * (C / 2) + p.pair] = rstd;
                 }
                 if (part == 2) break;
@@ -398,7 +429,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             store(stages + evaluation * every + own, x, p);
         }
         Tile error = zeros();
-        add_tiles<2>(error, table_e, 1, length, first + own, every, 0, STAGES, p);
+        add_tiles(error, table_e, length, first + own, every, STAGES, p);
         float sum = 0.0f;
 #pragma unroll
         for (int r = 0; r < SIDE; r++)
@@ -414,10 +445,11 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
 }
 
 // The reverse sweep: from the gradients of all stages (J, B, P, C) to that of y0, those of the convolutions' outputs, and per
-// sample those of the norms (B, 6, C) in the order of ``norms``. ``d_arguments`` (STAGES, B, P, C) is scratch.
+// sample those of the norms (B, 6, C) in the order of ``norms``. ``normals`` (3, J, B, PIECES, LANES) are forward's, and
+// ``d_arguments`` (STAGES, B, SIDE, LANES) is scratch.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     backward(const float* d_stages, const float* lengths, int steps, const float* table_a, const uint4* fragments,
-             const float* norms, const u16* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float* d_arguments,
+             const float* norms, const uint4* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float4* d_arguments,
              float* d_y0, float* d_norms, int batch) {
     SHARED_MEMORY(shared);
     const Place p = place();
@@ -431,20 +463,24 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
     char* plane2 = plane1 + PLANE_BYTES;
     clear(plane1, p);
-    u32* slot = reinterpret_cast<u32*>(shared + WEIGHT_BYTES + ACTIVE_BYTES) + p.slot * 2 * SIDE * LANES;
-    for (int k = 0; k < 2 * SIDE; k++) slot[k * LANES + p.thread] = 0u;
+    uint4* slot = reinterpret_cast<uint4*>(shared + WEIGHT_BYTES + ACTIVE_BYTES) + p.slot * PIECES * LANES + p.thread;
     const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
     const uint4* kernel2 = kernel1 + FRAGMENTS;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
     const float2 b2 = pair_of(norms + 3 * C, p), g3 = pair_of(norms + 4 * C, p);
     const size_t own = size_t(sample) * SAMPLE + corner(p);
     const size_t every = size_t(batch) * SAMPLE;
-    const size_t all = every * (size_t(steps) * (STAGES - 1) + 1);
+    // As `keep` has them: an evaluation's, all evaluations' of one norm, a stage's.
+    const size_t next_normals = size_t(batch) * PIECES * LANES;
+    const size_t all_normals = next_normals * (size_t(steps) * (STAGES - 1) + 1);
+    const size_t next_argument = size_t(batch) * SIDE * LANES;
+    normals += size_t(sample) * PIECES * LANES + p.thread;
+    d_arguments += size_t(sample) * SIDE * LANES + p.thread;
     Affine sums[3];
     for (int k = 0; k < 3; k++) sums[k].scale = sums[k].shift = make_float2(0.0f, 0.0f);
 
     bool first = true;
-    fetch(slot, normals + 2 * all + size_t(steps) * (STAGES - 1) * every + own, p);
+    fetch(slot, normals + 3 * all_normals - next_normals);
     Tile d_state = zeros();  // of the state at the right edge of the step, then of that at its left edge
     Tile share = zeros();    // of the stage that this step and the next have in common
     for (int m = steps - 1; m >= 0; m--) {
@@ -452,6 +488,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
         for (int i = STAGES - 1; i >= (m == 0 ? 0 : 1); i--) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             const size_t here = evaluation * every + own;
+            const uint4* kept = normals + evaluation * next_normals;
             const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
             const Tile given = load(d_stages + here, p);  // used last: it comes while the sum is made
             Tile d = zeros();
@@ -459,31 +496,34 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 d = share;
                 share = zeros();
             }
-            if (i > 0) add_tiles<1>(d, table_a + i, STAGES, length, d_arguments + own, every, i + 1, STAGES, p);
+            for (int j = i + 1; i > 0 && j < STAGES; j++) {
+                const float factor = table_a[j * STAGES + i] * length;
+                if (factor != 0.0f) add_kept(d, factor, d_arguments + j * next_argument);
+            }
             add_scaled(d, 1.0f, given);
-            Packed x = fetched(slot, p);
+            Packed x = fetched(slot);
             normalise_backward(d, x, rstd[2 * (C / 2)], g3, sums[2], p);
             expose(plane2, d, p);
             store_bf16(d_conv2 + here, d, p);
-            fetch(slot, normals + all + here, p);
+            fetch(slot, kept + all_normals);
             d = zeros();
             if (first) block_barrier();  // the kernels' copies have come to every thread with its first values
             first = false;
             sample_barrier(1 + p.slot);
             convolve(d, plane2, kernel2, p);
-            x = fetched(slot, p);
+            x = fetched(slot);
             relu_backward(d, x, g2, b2, p);
             normalise_backward(d, x, rstd[C / 2], g2, sums[1], p);
             expose(plane1, d, p);
             store_bf16(d_conv1 + here, d, p);
-            fetch(slot, normals + here, p);
+            fetch(slot, kept);
             d = zeros();
             sample_barrier(1 + p.slot);
             convolve(d, plane1, kernel1, p);
-            x = fetched(slot, p);
+            x = fetched(slot);
             relu_backward(d, x, g1, b1, p);
             normalise_backward(d, x, rstd[0], g1, sums[0], p);
-            if (evaluation > 0) fetch(slot, normals + 2 * all + here - every, p);
+            if (evaluation > 0) fetch(slot, kept + 2 * all_normals - next_normals);
             const float a = table_a[i * STAGES] * length;
 #pragma unroll
             for (int r = 0; r < SIDE; r++)
@@ -494,7 +534,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                     d_state.v[r][q] = (i == STAGES - 1 ? 0.0f : d_state.v[r][q]) + d.v[r][q];
                     share.v[r][q] += a * d.v[r][q];
                 }
-            if (i > 1) store(d_arguments + i * every + own, d, p);
+            if (i > 1) keep(d_arguments + i * next_argument, d);
         }
     }
     store(d_y0 + own, d_state, p);

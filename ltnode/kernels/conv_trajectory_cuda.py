@@ -54,8 +54,13 @@ def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precisi
 
 
 def shared_bytes(side: int, samples: int) -> int:
-    """Shared memory of a block: kernels, activations of its samples, time maps."""
-    return _FRAGMENT_BYTES + samples * 2 * 64 * 128 + 2 * side * 128 * 16
+    """Shared memory of a block: kernels, activations of its samples; time maps forward, a slot for each sample backward."""
+    return _FRAGMENT_BYTES + samples * 2 * 64 * 128 + max(2 * side, samples * _pieces(side)) * _THREADS * 16
+
+
+def _pieces(side: int) -> int:
+    """Of 16 bytes: a thread's tile in bfloat16."""
+    return -(-side // 2)
 
 
 def samples_per_block(y0: Tensor) -> int:
@@ -98,7 +103,8 @@ class CudaTrajectory:
         stages = torch.empty(cells, device=device)
         kept = cells if problem.save else (0,)
         active1, active2 = (torch.empty(kept, device=device, dtype=torch.bfloat16) for _ in range(2))
-        normals = torch.empty((3, *kept), device=device, dtype=torch.bfloat16)
+        own = (3, evaluations, batch, _pieces(side), _THREADS, 4) if problem.save else (0,)  # as their threads hold them
+        normals = torch.empty(own, device=device, dtype=torch.int32)
         rstds = torch.empty((evaluations, batch, 3, channels // 2) if problem.save else (0,), device=device)
         squares = torch.empty(steps, batch, 4, device=device)
         fragments = torch.empty((2, _FRAGMENT_BYTES), device=device, dtype=torch.uint8)
@@ -125,7 +131,7 @@ class CudaTrajectory:
         device, n_stages = d_stages.device, problem.tableau.stages
         kernels = self.compiled(problem, side, self.samples, device)
         d_conv1, d_conv2 = (torch.empty(d_stages.shape, device=device, dtype=torch.bfloat16) for _ in range(2))
-        d_arguments = torch.empty((n_stages, *d_stages.shape[1:]), device=device)
+        d_arguments = torch.empty((n_stages, batch, side, _THREADS, 4), device=device)
         d_y0 = torch.empty(d_stages.shape[1:], device=device)
         d_norms = torch.empty((batch, 6, channels), device=device)
         a = tables(problem.tableau, device)[0]

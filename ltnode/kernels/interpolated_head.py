@@ -30,10 +30,8 @@ _REGISTERS = 128
 """Per thread: sixteen warps on a multiprocessor, and nothing spilled at the sizes of the paper's network."""
 
 
-_CUDA_BLOCK, _CUDA_THREADS, _CUDA_POSITIONS, _CUDA_ENDS = 8, 64, 64, 10
-"""Channels and threads of a block, most positions, and end-times at a time of interpolated_head.cu."""
-_CUDA_NUMBERS = 48
-"""That it has in shared memory per end-time, beside the weights."""
+_CUDA_BLOCK, _CUDA_POSITIONS, _CUDA_ENDS = 8, 64, 10
+"""Channels of a block, most positions, and end-times at a time of interpolated_head.cu."""
 
 
 def head_fits(norm: nn.GroupNorm, positions: int) -> bool:
@@ -102,8 +100,24 @@ def _cuda_kernels(stages: Tensor, groups: int, ends: int) -> nvrtc.Kernels | Non
     return nvrtc.compiled("interpolated_head", defines, stages.device)
 
 
+def _cuda_warps(ends: int) -> tuple[int, int]:
+    """Warps of a block, and the end-times that each has at a time."""
+    at_once = min(ends, _CUDA_ENDS)
+    warps = min(at_once, 2)
+    return warps, math.ceil(at_once / warps)
+
+
 def _cuda_sizes(ends: int, positions: int, channels: int) -> tuple[tuple[str, int], ...]:
-    return (("ENDS", min(ends, _CUDA_ENDS)), ("POSITIONS", positions), ("CHANNELS", channels))
+    warps, own = _cuda_warps(ends)
+    return (("ENDS", own), ("WARPS", warps), ("POSITIONS", positions), ("CHANNELS", channels))
+
+
+def _cuda_shared_bytes(ends: int, positions: int, evaluations: int) -> tuple[int, int]:
+    """Of a block, forward and backward: the weights; what is kept of each end-time, and halves of gradients on their way."""
+    warps, own = _cuda_warps(ends)
+    weights = 4 * (evaluations + 1) * warps * math.ceil(own / 4) * 4
+    kept, exchanged = 16 * 4 * warps * own, 8 * math.ceil(positions / 8) * 32 * 8
+    return weights, weights + kept + (warps - 1) * exchanged
 
 
 class _CudaHead(torch.autograd.Function):
@@ -117,16 +131,15 @@ class _CudaHead(torch.autograd.Function):
         ends = weights.shape[0]
         rows = stages.detach().permute(0, 1, 3, 4, 2).contiguous()
         start = base.detach().permute(0, 2, 3, 1).contiguous()
-        at_once = min(ends, _CUDA_ENDS)
-        shared_bytes = 4 * (_CUDA_NUMBERS * at_once + evaluations * math.ceil(at_once / 4) * 4)
-        blocks = channels // _CUDA_BLOCK * batch
-        ctx.launch = (blocks, _CUDA_THREADS, shared_bytes)
+        blocks, threads = channels // _CUDA_BLOCK * batch, 32 * _cuda_warps(ends)[0]
+        shared_bytes, shared_bytes_back = _cuda_shared_bytes(ends, math.prod(stages.shape[3:]), evaluations)
+        ctx.launch = (blocks, threads, shared_bytes_back)
         ctx.numbers = (ends, evaluations, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)
         pooled = torch.empty((ends, batch, channels), device=stages.device)
         means, rstds = (torch.empty((ends, batch, channels // 2), device=stages.device) for _ in range(2))
         given = (rows, start, weights, scale.detach(), shift.detach())
         numbers = [*given, *ctx.numbers, float(eps), pooled, means, rstds]
-        kernels.launch("head_forward", blocks, _CUDA_THREADS, shared_bytes, numbers, long=True)
+        kernels.launch("head_forward", blocks, threads, shared_bytes, numbers, long=True)
         ctx.save_for_backward(*given, means, rstds)
         ctx.kernels = kernels
         return pooled

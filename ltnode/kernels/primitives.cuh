@@ -9,14 +9,10 @@ __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 // The 128 threads of one sample.
 __device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
-// 16 or 4 bytes of global to shared memory without waiting; they are there for this thread after `copies_done`.
-template <int BYTES>
+// 16 bytes of global to shared memory without waiting; they are there for this thread after `copies_done`.
 __device__ __forceinline__ void start_copy(void* to, const void* from) {
     unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
-    if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
 __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }

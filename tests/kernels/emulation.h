@@ -45,7 +45,6 @@ struct Warp {
 struct Copy {
     void* to;
     const void* from;
-    int bytes;
 };
 struct Fibre {
     ucontext_t context;
@@ -152,13 +151,10 @@ static inline void block_barrier() { emulation::meet(emulation::barriers[0], blo
 static inline void sample_barrier(int number) { emulation::meet(emulation::barriers[number], 128, [] {}); }
 
 // As late as they may be: what reads too early finds what was there before.
-template <int BYTES>
-static inline void start_copy(void* to, const void* from) {
-    emulation::fibres[threadIdx.x].copies.push_back({to, from, BYTES});
-}
+static inline void start_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from}); }
 static inline void copies_done() {
     auto& copies = emulation::fibres[threadIdx.x].copies;
-    for (auto& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
+    for (auto& copy : copies) std::memcpy(copy.to, copy.from, 16);
     copies.clear();
 }
 
