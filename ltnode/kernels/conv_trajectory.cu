@@ -23,6 +23,9 @@ constexpr int WEIGHT_BYTES = 2 * FRAGMENTS * 16;
 constexpr int PLANE_BYTES = 64 * 128;             // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
 constexpr int ACTIVE_BYTES = SAMPLES * 2 * PLANE_BYTES;  // two planes a sample
 constexpr int PIECES = (SIDE + 1) / 2;            // of 16 bytes: a thread's tile in bfloat16
+constexpr int TABLE_BYTES = 256;                  // the method's coefficients for one sample
+constexpr int REST = WEIGHT_BYTES + ACTIVE_BYTES + SAMPLES * TABLE_BYTES;  // where time maps or slots begin
+static_assert(STAGES * (STAGES + 2) * 4 <= TABLE_BYTES, "a method with fewer stages");
 constexpr float EPS = 1e-5f;
 
 struct Tile {
@@ -43,7 +46,7 @@ DEVICE Place place() {
     p.pair = p.warp * 8 + p.lane / 4;
     p.column = 2 * (p.lane % 4);
     p.channel = 2 * p.pair;
-    p.ok[0] = p.column < SIDE;
+    p.ok[0] = SIDE > 6 || p.column < SIDE;  // known beforehand for the largest side
     p.ok[1] = p.column + 1 < SIDE;
     return p;
 }
@@ -77,8 +80,8 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// x += sum over j < count of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time, as the
-// registers allow; those with a factor of zero are not read, unless they share a pair.
+// x += sum over j < count of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time; those with
+// a factor of zero are not read, unless they share a pair.
 DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int count, const Place& p) {
     int j = 0;
     for (; j + 1 < count; j += 2) {
@@ -92,6 +95,13 @@ DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles,
         float factor = a[j] * length;
         if (factor != 0.0f) add_scaled(x, factor, load(tiles + j * every, p));
     }
+}
+
+DEVICE void scale(Tile& x, float a) {
+#pragma unroll
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[r][q] *= a;
 }
 
 DEVICE Tile zeros() {
@@ -218,30 +228,26 @@ DEVICE void convolve(Tile& acc, const char* plane, const uint4* fragments, const
         }
 }
 
-// Zero where the padded columns are.
-DEVICE void trim(Tile& x, const Place& p) {
+// x becomes (x - mean) / std of its group, and zero in the padded columns; returns 1 / std.
+DEVICE float normalise(Tile& x, const Place& p) {
+    // Products with 1 or 0, where a selection would take an instruction more.
+    const float inside[2] = {p.ok[0] ? 1.0f : 0.0f, p.ok[1] ? 1.0f : 0.0f};
+    float totals[2] = {0.0f, 0.0f}, squares[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // several: sums wait for one another
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
-        for (int q = 0; q < 4; q++)
-            if (!p.ok[q % 2]) x.v[r][q] = 0.0f;
-}
-
-// x becomes (x - mean) / std of its group; returns 1 / std.
-DEVICE float normalise(Tile& x, const Place& p) {
-    trim(x, p);
-    float total = 0.0f, squares = 0.0f;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++) total += (x.v[r][0] + x.v[r][1]) + (x.v[r][2] + x.v[r][3]);
-    float mean = over_columns(total) * (1.0f / (2 * P));
+        for (int e = 0; e < 2; e++) totals[e] += x.v[r][e] + x.v[r][2 + e];
+    float mean = over_columns(totals[0] * inside[0] + totals[1] * inside[1]) * (1.0f / (2 * P));
+    const float shift[2] = {-mean * inside[0], -mean * inside[1]};
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int q = 0; q < 4; q++) {
-            x.v[r][q] = p.ok[q % 2] ? x.v[r][q] - mean : 0.0f;
-            squares += x.v[r][q] * x.v[r][q];
+            x.v[r][q] = x.v[r][q] * inside[q % 2] + shift[q % 2];
+            squares[q] += x.v[r][q] * x.v[r][q];
         }
-    float rstd = rsqrtf(over_columns(squares) * (1.0f / (2 * P)) + EPS);
+    float variance = over_columns((squares[0] + squares[1]) + (squares[2] + squares[3])) * (1.0f / (2 * P));
+    float rstd = rsqrtf(variance + EPS);
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
@@ -275,6 +281,15 @@ DEVICE void start_copies(char* to, const uint4* from, int pieces) {
 DEVICE void all_copied() {
     copies_done();
     block_barrier();
+}
+
+DEVICE float* own_tables(char* shared, const Place& p) {
+    return reinterpret_cast<float*>(shared + WEIGHT_BYTES + ACTIVE_BYTES + p.slot * TABLE_BYTES);
+}
+
+// Some of the method's coefficients for the threads of a sample, which meet before they use them.
+DEVICE void copy_table(float* to, const float* from, int count, const Place& p) {
+    for (int i = p.thread; i < count; i += LANES) to[i] = from[i];
 }
 
 // Both planes of a sample zero.
@@ -369,9 +384,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             int batch, float rtol, float atol) {
     SHARED_MEMORY(shared);
     const Place p = place();
-    char* shared_maps = shared + WEIGHT_BYTES + ACTIVE_BYTES;
     start_copies(shared, fragments, 2 * FRAGMENTS);
-    start_copies(shared_maps, packed_maps, 2 * SIDE * LANES);
+    start_copies(shared + REST, packed_maps, 2 * SIDE * LANES);
     const int sample = SAMPLES * blockIdx.x + p.slot;
     if (sample >= batch) {
         all_copied();
@@ -380,8 +394,12 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
 
     char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
     char* plane2 = plane1 + PLANE_BYTES;
+    float *a = own_tables(shared, p), *times = a + STAGES * STAGES, *errors = times + STAGES;
+    copy_table(a, table_a, STAGES * STAGES, p);
+    copy_table(times, table_c, STAGES, p);
+    copy_table(errors, table_e, STAGES, p);
     clear(plane1, p);
-    const float4* maps = reinterpret_cast<const float4*>(shared_maps);  // (2, SIDE, LANES)
+    const float4* maps = reinterpret_cast<const float4*>(shared + REST);  // (2, SIDE, LANES)
     const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
     const uint4* kernel2 = kernel1 + FRAGMENTS;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
@@ -391,16 +409,19 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     const size_t every = size_t(batch) * SAMPLE;
 
     Tile y = load(y0 + own, p);
+    Tile x = y;  // the stage evaluated last, once there is one
     for (int m = 0; m < steps; m++) {
         const float start = starts[m], length = lengths[m];
         const float* first = stages + size_t(m) * (STAGES - 1) * every;
         Tile next = y;
         for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
-            Tile x = y;
-            add_tiles(x, table_a + i * STAGES, length, first + own, every, i, p);
+            const bool held = i > 1 || (i == 1 && m == 0);  // the stage before this one; a step's first is read again
+            scale(x, held ? a[i * STAGES + i - 1] * length : 0.0f);
+            add_scaled(x, 1.0f, y);
+            add_tiles(x, a + i * STAGES, length, first + own, every, held ? i - 1 : i, p);
             if (i == STAGES - 1) next = x;
-            const float t = start + table_c[i] * length;
+            const float t = start + times[i] * length;
 #pragma unroll
             for (int part = 0; part < 3; part++) {
                 float rstd = normalise(x, p);
@@ -428,8 +449,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             affine(x, g3, b3);
             store(stages + evaluation * every + own, x, p);
         }
-        Tile error = zeros();
-        add_tiles(error, table_e, length, first + own, every, STAGES, p);
+        Tile error = x;
+        scale(error, errors[STAGES - 1] * length);
+        add_tiles(error, errors, length, first + own, every, STAGES - 1, p);
         float sum = 0.0f;
 #pragma unroll
         for (int r = 0; r < SIDE; r++)
@@ -462,8 +484,10 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
 
     char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
     char* plane2 = plane1 + PLANE_BYTES;
+    float* a = own_tables(shared, p);
+    copy_table(a, table_a, STAGES * STAGES, p);
     clear(plane1, p);
-    uint4* slot = reinterpret_cast<uint4*>(shared + WEIGHT_BYTES + ACTIVE_BYTES) + p.slot * PIECES * LANES + p.thread;
+    uint4* slot = reinterpret_cast<uint4*>(shared + REST) + p.slot * PIECES * LANES + p.thread;
     const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
     const uint4* kernel2 = kernel1 + FRAGMENTS;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
@@ -483,6 +507,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     fetch(slot, normals + 3 * all_normals - next_normals);
     Tile d_state = zeros();  // of the state at the right edge of the step, then of that at its left edge
     Tile share = zeros();    // of the stage that this step and the next have in common
+    Tile d = zeros();        // of what is at hand; from stage to stage, of the argument of the stage before
     for (int m = steps - 1; m >= 0; m--) {
         const float length = lengths[m];
         for (int i = STAGES - 1; i >= (m == 0 ? 0 : 1); i--) {
@@ -491,18 +516,20 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             const uint4* kept = normals + evaluation * next_normals;
             const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
             const Tile given = load(d_stages + here, p);  // used last: it comes while the sum is made
-            Tile d = zeros();
+            const float rstd1 = rstd[0], rstd2 = rstd[C / 2], rstd3 = rstd[2 * (C / 2)];
             if (i == STAGES - 1 || i == 0) {
                 d = share;
                 share = zeros();
-            }
-            for (int j = i + 1; i > 0 && j < STAGES; j++) {
-                const float factor = table_a[j * STAGES + i] * length;
-                if (factor != 0.0f) add_kept(d, factor, d_arguments + j * next_argument);
+            } else {
+                scale(d, a[(i + 1) * STAGES + i] * length);
+                for (int j = i + 2; j < STAGES; j++) {
+                    const float factor = a[j * STAGES + i] * length;
+                    if (factor != 0.0f) add_kept(d, factor, d_arguments + j * next_argument);
+                }
             }
             add_scaled(d, 1.0f, given);
             Packed x = fetched(slot);
-            normalise_backward(d, x, rstd[2 * (C / 2)], g3, sums[2], p);
+            normalise_backward(d, x, rstd3, g3, sums[2], p);
             expose(plane2, d, p);
             store_bf16(d_conv2 + here, d, p);
             fetch(slot, kept + all_normals);
@@ -513,7 +540,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             convolve(d, plane2, kernel2, p);
             x = fetched(slot);
             relu_backward(d, x, g2, b2, p);
-            normalise_backward(d, x, rstd[C / 2], g2, sums[1], p);
+            normalise_backward(d, x, rstd2, g2, sums[1], p);
             expose(plane1, d, p);
             store_bf16(d_conv1 + here, d, p);
             fetch(slot, kept);
@@ -522,9 +549,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             convolve(d, plane1, kernel1, p);
             x = fetched(slot);
             relu_backward(d, x, g1, b1, p);
-            normalise_backward(d, x, rstd[0], g1, sums[0], p);
+            normalise_backward(d, x, rstd1, g1, sums[0], p);
             if (evaluation > 0) fetch(slot, kept + 2 * all_normals - next_normals);
-            const float a = table_a[i * STAGES] * length;
+            const float of_first = a[i * STAGES] * length;
 #pragma unroll
             for (int r = 0; r < SIDE; r++)
 #pragma unroll
@@ -532,9 +559,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                     // The last stage's argument is the state at the end of the step.
                     if (i == STAGES - 1) d.v[r][q] += d_state.v[r][q];
                     d_state.v[r][q] = (i == STAGES - 1 ? 0.0f : d_state.v[r][q]) + d.v[r][q];
-                    share.v[r][q] += a * d.v[r][q];
+                    share.v[r][q] += of_first * d.v[r][q];
                 }
-            if (i > 1) keep(d_arguments + i * next_argument, d);
+            if (i > 2) keep(d_arguments + i * next_argument, d);  // for the stages from 1 to i - 2
         }
     }
     store(d_y0 + own, d_state, p);

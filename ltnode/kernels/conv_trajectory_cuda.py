@@ -22,6 +22,8 @@ from ltnode.typing import Tensor
 _CHANNELS, _GROUPS, _LARGEST_SIDE = 64, 32, 7
 _THREADS = 128
 """Of one sample."""
+_BACKWARD_SAMPLES = 2
+"""Of a block: for a third its threads have too few registers, and it is no faster."""
 _crowded: ContextVar[bool] = ContextVar("crowded", default=False)
 _FRAGMENT_BYTES = 2 * 9 * _CHANNELS * _CHANNELS * 2
 """Of the two convolutions in one direction."""
@@ -54,8 +56,8 @@ def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precisi
 
 
 def shared_bytes(side: int, samples: int) -> int:
-    """Shared memory of a block: kernels, activations of its samples; time maps forward, a slot for each sample backward."""
-    return _FRAGMENT_BYTES + samples * 2 * 64 * 128 + max(2 * side, samples * _pieces(side)) * _THREADS * 16
+    """Of a block: kernels, activations and tables of its samples; time maps forward, a slot for each sample backward."""
+    return _FRAGMENT_BYTES + samples * (2 * 64 * 128 + 256) + max(2 * side, samples * _pieces(side)) * _THREADS * 16
 
 
 def _pieces(side: int) -> int:
@@ -64,7 +66,7 @@ def _pieces(side: int) -> int:
 
 
 def samples_per_block(y0: Tensor) -> int:
-    """Two, which a sample's latency is shortest with, while that fills the card once; else three, where the card allows it."""
+    """Forward: two, which a sample's latency is shortest with, while that fills the card once; else three, where they fit."""
     batch, _, side, _ = y0.shape
     card: Any = torch.cuda.get_device_properties(y0.device)
     crowded = _crowded.get() or batch > 2 * card.multi_processor_count
@@ -85,7 +87,7 @@ class CudaTrajectory:
     """`ltnode.kernels.conv_trajectory.Kernels` on the tensor cores.
 
     Attributes:
-        samples: Of a block; see `samples_per_block`.
+        samples: Of a block, forward; see `samples_per_block`.
         compiled: Gives the compiled functions for a problem; the tests put an emulation in its place.
     """
 
@@ -129,7 +131,7 @@ class CudaTrajectory:
         fragments, norms, normals, rstds = saved
         _, batch, side, _, channels = d_stages.shape
         device, n_stages = d_stages.device, problem.tableau.stages
-        kernels = self.compiled(problem, side, self.samples, device)
+        kernels = self.compiled(problem, side, _BACKWARD_SAMPLES, device)
         d_conv1, d_conv2 = (torch.empty(d_stages.shape, device=device, dtype=torch.bfloat16) for _ in range(2))
         d_arguments = torch.empty((n_stages, batch, side, _THREADS, 4), device=device)
         d_y0 = torch.empty(d_stages.shape[1:], device=device)
@@ -137,8 +139,8 @@ class CudaTrajectory:
         a = tables(problem.tableau, device)[0]
         arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], a, fragments[1], norms, normals, rstds]
         arguments += [d_conv1, d_conv2, d_arguments, d_y0, d_norms, batch]
-        blocks, threads = -(-batch // self.samples), self.samples * _THREADS
-        kernels.launch("backward", blocks, threads, shared_bytes(side, self.samples), arguments, long=True)
+        blocks, threads = -(-batch // _BACKWARD_SAMPLES), _BACKWARD_SAMPLES * _THREADS
+        kernels.launch("backward", blocks, threads, shared_bytes(side, _BACKWARD_SAMPLES), arguments, long=True)
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
 
 

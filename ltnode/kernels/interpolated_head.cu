@@ -70,15 +70,19 @@ DEVICE float2 load(const float* from, int r, const Cell& c) {
 
 typedef float2 States[ROWS][ENDS];  // zero where there is no position
 
-DEVICE void interpolate(States& x, const float* stages, const float* start, const float* weights, int evaluations, size_t every,
-                        const Cell& c) {
+DEVICE void begin(States& x, const float* start, const Cell& c) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float2 base = load(start + c.offset, r, c);
 #pragma unroll
         for (int e = 0; e < ENDS; e++) x[r][e] = base;
     }
-#pragma unroll 2
+}
+
+// From `begin` on; so many stages are on their way at a time.
+template <int STAGES>
+DEVICE void interpolate(States& x, const float* stages, const float* weights, int evaluations, size_t every, const Cell& c) {
+#pragma unroll STAGES
     for (int j = 0; j < evaluations; j++) {
         float2 k[ROWS];
 #pragma unroll
@@ -122,9 +126,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS)
     const size_t every = size_t(batch) * POSITIONS * CHANNELS;
     const float2 g = *reinterpret_cast<const float2*>(scale + c.channel), b = *reinterpret_cast<const float2*>(shift + c.channel);
     for (int first = 0; first < ends; first += CHUNK) {
-        load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
         States x;
-        interpolate(x, stages, start, chosen, evaluations, every, c);
+        begin(x, start, c);  // it comes while the weights do
+        load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
+        interpolate<2>(x, stages, chosen, evaluations, every, c);
         // The lanes of position e write what end-time e of the warp gives.
         float own_mean = 0.0f, own_rstd = 0.0f;
         float2 own_sum = make_float2(0.0f, 0.0f);
@@ -182,18 +187,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 14 / WARPS)
     const float2 g = *reinterpret_cast<const float2*>(scale + c.channel), b = *reinterpret_cast<const float2*>(shift + c.channel);
     float2 d_scale = make_float2(0.0f, 0.0f), d_shift = make_float2(0.0f, 0.0f);
     for (int first = 0; first < ends; first += CHUNK) {
-        for (int i = threadIdx.x; i < CHUNK * PAIRS; i += THREADS) {
-            int e = i / PAIRS;  // the thread's own pair: THREADS is a multiple of PAIRS
-            size_t at = (size_t(first + e) * batch + c.sample) * (CHANNELS / 2) + c.channel / 2;
-            kept[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (first + e < ends) {
-                float2 d = *reinterpret_cast<const float2*>(d_pooled + 2 * at);
-                kept[i] = make_float4(means[at], rstds[at], d.x * (1.0f / POSITIONS), d.y * (1.0f / POSITIONS));
-            }
-        }
-        load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
         States x;
-        interpolate(x, stages, start, chosen, evaluations, every, c);
+        begin(x, start, c);  // it comes while the rest does
+        // One number of the memory for every thread: 8 or 16 end-times at least, four pairs each, and the thread's own pair.
+        static_assert(CHUNK * PAIRS <= THREADS, "as many end-times as threads for them");
+        const int end = first + threadIdx.x / PAIRS;
+        float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (threadIdx.x < CHUNK * PAIRS && end < ends) {
+            size_t at = (size_t(end) * batch + c.sample) * (CHANNELS / 2) + c.channel / 2;
+            float2 d = *reinterpret_cast<const float2*>(d_pooled + 2 * at);
+            own = make_float4(means[at], rstds[at], d.x * (1.0f / POSITIONS), d.y * (1.0f / POSITIONS));
+        }
+        if (threadIdx.x < CHUNK * PAIRS) kept[threadIdx.x] = own;
+        load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
+        interpolate<1>(x, stages, chosen, evaluations, every, c);
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
             const float4 k = kept[(c.warp * ENDS + e) * PAIRS + c.pair];
