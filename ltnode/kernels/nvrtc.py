@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -64,9 +65,14 @@ class CudaError(RuntimeError):
     """The CUDA driver or compiler refused something."""
 
 
-def source_text(name: str) -> str:
-    """A source of this folder with what it shares with others and the instructions it uses."""
-    return "".join((_FOLDER / file).read_text("utf-8") for file in ("common.cuh", "primitives.cuh", f"{name}.cu"))
+def source_text(name: str, first: Sequence[str] = ("common.cuh", "primitives.cuh")) -> str:
+    """A source of this folder after what all of them share, with what it includes in place."""
+
+    def text(file: str) -> str:
+        return (_FOLDER / file).read_text("utf-8")
+
+    own = re.sub(r'#include "(\w+\.cuh)"\n', lambda found: text(found[1]), text(f"{name}.cu"))
+    return "".join([*map(text, first), own])
 
 
 def why_unavailable() -> str | None:

@@ -15,6 +15,9 @@ __device__ __forceinline__ void start_copy(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
+// Bring a line of 128 bytes from memory to the cache that all multiprocessors share.
+__device__ __forceinline__ void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
 __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Four bytes: each digit of the selector, the last first, is 0 ... 3 of a or 4 ... 7 of b; 8 more, and it is the sign throughout.

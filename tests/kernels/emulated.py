@@ -49,7 +49,7 @@ class EmulatedKernels:
 def _library(name: str, kernels: tuple[str, ...], defines: tuple[str, ...] = ()) -> EmulatedKernels:
     assert COMPILER is not None
     folder = Path(mkdtemp(prefix="ltnode-emulation-"))
-    source = "".join((Path(nvrtc.__file__).parent / file).read_text() for file in ("common.cuh", f"{name}.cu"))
+    source = nvrtc.source_text(name, first=["common.cuh"])
     listed = f"#define KERNELS {' '.join(f'KERNEL({kernel})' for kernel in kernels)}"
     (folder / "kernels.cpp").write_text(f'#include <utility>\n#include "{_HERE / "emulation.h"}"\n{source}\n{listed}\n{_EXPORT}')
     command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", "-w", *defines, "kernels.cpp", "-o", "kernels.so"]

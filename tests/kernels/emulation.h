@@ -152,6 +152,7 @@ static inline void sample_barrier(int number) { emulation::meet(emulation::barri
 
 // As late as they may be: what reads too early finds what was there before.
 static inline void start_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from}); }
+static inline void prefetch(const void*) {}
 static inline void copies_done() {
     auto& copies = emulation::fibres[threadIdx.x].copies;
     for (auto& copy : copies) std::memcpy(copy.to, copy.from, 16);
