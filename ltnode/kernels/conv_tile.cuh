@@ -1,7 +1,7 @@
 // A sample in the registers of four warps: C = 64 channels by at most 7 x 7 positions, two channels to a normalisation group.
 //
-// It is the accumulator of mma.m16n8k16: a warp has 16 output channels, an image row (padded to 8 columns) is one n-tile. The rows
-// of a warp's matrix are permuted so that a thread holds both channels of a group,
+// It is the accumulator of mma.m16n8k16: a warp has 16 output channels, an image row (padded to 8 columns) is one n-tile. The
+// rows of a warp's matrix are permuted so that a thread holds both channels of a group,
 //     channels c0 = 16 warp + 2 (lane / 4) and c0 + 1, columns 2 (lane % 4) and the next, every image row,
 // so that a group's statistics are sums within a thread and over four lanes.
 //
@@ -68,8 +68,8 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// x += sum over j < count of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time; those with
-// a factor of zero are not read, unless they share a pair.
+// x += sum over j < count of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time; those
+// with a factor of zero are not read, unless they share a pair.
 DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int count, const Place& p) {
     int j = 0;
     for (; j + 1 < count; j += 2) {

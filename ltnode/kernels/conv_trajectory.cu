@@ -1,9 +1,10 @@
 // The whole trajectory of the convolutional field in bfloat16, some samples per block; see conv_trajectory_triton.py for the
 // mathematics, which is the same, and conv_trajectory_cuda.py for the launches.
 //
-// A sample belongs to four warps and never meets another one; conv_tile.cuh has its values in their registers. The kernels of both
-// convolutions stay in shared memory, in the order of the fragments, for the whole trajectory; activations pass through shared
-// memory, where the taps read them shifted. Vertical shifts need no reads of their own: they take another image row's fragment.
+// A sample belongs to four warps, in whose registers it is a tile (conv_tile.cuh), and never meets another one. The kernels of
+// both convolutions stay in shared memory, in the order of the fragments, for the whole trajectory; activations pass through
+// shared memory, where the taps read them shifted. Vertical shifts need no reads of their own: they take another image row's
+// fragment.
 //
 // Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method, SAVE (keep what backward needs),
 // SAMPLES of a block.
@@ -12,11 +13,11 @@
 
 namespace {
 
-constexpr int FRAGMENTS = 9 * 4 * LANES;          // (tap, k-step, thread) of one convolution, 16 bytes each
+constexpr int FRAGMENTS = 9 * 4 * LANES;  // (tap, k-step, thread) of one convolution, 16 bytes each
 constexpr int WEIGHT_BYTES = 2 * FRAGMENTS * 16;
-constexpr int PLANE_BYTES = 64 * 128;             // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
+constexpr int PLANE_BYTES = 64 * 128;  // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
 constexpr int ACTIVE_BYTES = SAMPLES * 2 * PLANE_BYTES;  // two planes a sample
-constexpr int TABLE_BYTES = 256;                  // the method's coefficients for one sample
+constexpr int TABLE_BYTES = 256;  // the method's coefficients for one sample
 constexpr int REST = WEIGHT_BYTES + ACTIVE_BYTES + SAMPLES * TABLE_BYTES;  // where time maps or slots begin
 static_assert(STAGES * (STAGES + 2) * 4 <= TABLE_BYTES, "a method with fewer stages");
 

@@ -189,8 +189,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 14 / WARPS)
     for (int first = 0; first < ends; first += CHUNK) {
         States x;
         begin(x, start, c);  // it comes while the rest does
-        // One number of the memory for every thread: 8 or 16 end-times at least, four pairs each, and the thread's own pair.
-        static_assert(CHUNK * PAIRS <= THREADS, "as many end-times as threads for them");
+        static_assert(CHUNK * PAIRS <= THREADS, "a thread, of the same pair, for each pair of every end-time");
         const int end = first + threadIdx.x / PAIRS;
         float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (threadIdx.x < CHUNK * PAIRS && end < ends) {
@@ -204,7 +203,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 14 / WARPS)
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
             const float4 k = kept[(c.warp * ENDS + e) * PAIRS + c.pair];
-            float2 opened = make_float2(0.0f, 0.0f), normals = opened;  // sums over the open ReLUs of 1 and of the normalised state
+            // Sums over the open ReLUs of 1 and of the normalised state.
+            float2 opened = make_float2(0.0f, 0.0f), normals = make_float2(0.0f, 0.0f);
             bool open_x[ROWS], open_y[ROWS];
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
