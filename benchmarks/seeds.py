@@ -73,6 +73,8 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/seeds.py measures a CUDA device; this machine has none")
     data = random_images()
+    for count in (1, options.seeds):  # compiles what the first trainings would compile
+        train(data, count, 1)
     found = {
         count: [
             step_milliseconds(lambda epochs, count=count: train(data, count, epochs), SHORT, LONG, BATCHES)  # type: ignore[misc]
