@@ -1,0 +1,90 @@
+"""Export every model of the zoo and compare the files with the library on test images: size, differences, flagged inputs.
+
+usage: python benchmarks/export.py --data FOLDER [--models zoo/lt-node-cifar10 ...] [--images 100] [--json FILE]
+
+ONNX on the stored grid for all of them; `lt-node-cifar10` also with adaptive steps and as a torch program. Prints the table of
+docs/export.md; the record is written after every export.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import ltnode
+from ltnode.export import export_model
+from ltnode.inference import TrainedModel
+from ltnode.training.provenance import source_state
+
+ZOO = Path(__file__).parents[1] / "zoo"
+Way = tuple[Literal["onnx", "torch"], Literal["stored", "adaptive"]]
+STORED: Way = ("onnx", "stored")
+OTHER_WAYS: tuple[Way, ...] = (("onnx", "adaptive"), ("torch", "stored"))
+
+
+def exported(trained: TrainedModel, images: torch.Tensor, way: Way) -> dict[str, Any]:
+    """One row: the file's size and agreement with the library, and the processor time that it took."""
+    format, grid = way
+    began = time.process_time()
+    options = {"shape": trained.shape, "grid": grid, "normalise": trained.normalise, "inputs": images}
+    with tempfile.TemporaryDirectory() as folder:
+        done = export_model(trained.model, Path(folder) / "model", format, **options)
+    agreement = done.agreement
+    return {
+        "model": trained.name,
+        "format": format,
+        "grid": grid,
+        "samples": int(done.metadata["samples"]),
+        "inputs": agreement.inputs,
+        "bytes": done.size,
+        "difference": agreement.difference,
+        "flagged": agreement.flagged,
+        "from_predict": agreement.from_predict,
+        "cpu_seconds": round(time.process_time() - began, 1),
+    }
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table of docs/export.md."""
+    titles = ("zoo model", "file", "size", "difference", "`error_ratio >= 1`", "largest difference from `predict`")
+    lines = [f"| {' | '.join(titles)} |", "|" + "---|" * len(titles)]
+    for row in rows:
+        file = "ONNX" if row["format"] == "onnx" else "torch"
+        cells = [f"`{row['model']}`", f"{file}, {row['grid']} steps", f"{row['bytes'] / 1e6:.2f} MB", f"{row['difference']:.1e}"]
+        cells += [f"{row['flagged']:.0%}".replace("%", " %"), f"{row['from_predict']:.1e}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the image sets; by default LTNODE_DATA")
+    parser.add_argument("--models", type=Path, nargs="+", help="run folders; by default the whole zoo")
+    parser.add_argument("--images", type=int, default=100)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    models = options.models or sorted(path.parent for path in ZOO.glob("*/model.safetensors"))
+    record: dict[str, Any] = {"machine": platform.machine(), "torch": torch.__version__, **source_state(), "rows": []}
+    for folder in models:
+        trained = TrainedModel.open(folder)
+        assert trained.data is not None
+        images = ltnode.data.load(trained.data, options.data).test.x[: options.images].float() / 255
+        for way in (STORED, *(OTHER_WAYS if trained.name == "lt-node-cifar10" else ())):
+            record["rows"].append(exported(trained, images, way))
+            print(record["rows"][-1], flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n")
+    print(markdown(record["rows"]))
+
+
+if __name__ == "__main__":
+    main()
