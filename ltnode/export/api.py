@@ -127,7 +127,7 @@ def export_model(
     agreement = compare(program, deployed, model, raw, members, grid == "stored")
     if not agreement.difference <= tolerance:
         raise ExportError(
-            f"the exported model differs from the library by {agreement.difference:.2g} on {agreement.inputs} inputs, more than "
+            f"the exported model differs from the library by {agreement.difference:.4g} on {agreement.inputs} inputs, more than "
             f"the tolerance {tolerance:g}: nothing was written. Allow more with tolerance=..., or try another grid"
         )
     metadata |= {
