@@ -57,7 +57,9 @@ def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precisi
 
 def shared_bytes(side: int, samples: int) -> int:
     """Of a block: kernels, activations and tables of its samples; time maps forward, a slot for each sample backward."""
-    return _FRAGMENT_BYTES + samples * (2 * 64 * 128 + 256) + max(2 * side, samples * _pieces(side)) * _THREADS * 16
+    activations, tables_of_method = 2 * 64 * 128, 256
+    rest = max(2 * side, samples * _pieces(side)) * _THREADS * 16
+    return _FRAGMENT_BYTES + samples * (activations + tables_of_method) + rest
 
 
 def _pieces(side: int) -> int:

@@ -32,6 +32,8 @@ _REGISTERS = 128
 
 _CUDA_BLOCK, _CUDA_POSITIONS, _CUDA_ENDS = 8, 64, 10
 """Channels of a block, most positions, and end-times at a time of interpolated_head.cu."""
+_CUDA_AT_ONCE, _CUDA_EXCHANGED = 8, 8
+"""Positions of a warp at a time, and stages whose halves its two warps exchange at a time."""
 
 
 def head_fits(norm: nn.GroupNorm, positions: int) -> bool:
@@ -116,7 +118,8 @@ def _cuda_shared_bytes(ends: int, positions: int, evaluations: int) -> tuple[int
     """Of a block, forward and backward: the weights; what is kept of each end-time, and halves of gradients on their way."""
     warps, own = _cuda_warps(ends)
     weights = 4 * (evaluations + 1) * warps * math.ceil(own / 4) * 4
-    kept, exchanged = 16 * 4 * warps * own, 8 * math.ceil(positions / 8) * 32 * 8
+    kept = 16 * _CUDA_BLOCK // 2 * warps * own
+    exchanged = 8 * 32 * math.ceil(positions / _CUDA_AT_ONCE) * _CUDA_EXCHANGED
     return weights, weights + kept + (warps - 1) * exchanged
 
 

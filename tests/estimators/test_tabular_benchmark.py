@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from repository import load_script
 
 
 @pytest.fixture(scope="module")
 def tabular():
-    spec = importlib.util.spec_from_file_location("tabular_benchmark", ROOT / "benchmarks" / "tabular.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/tabular.py")
 
 
 @pytest.fixture(scope="module")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from repository import ROOT, load_script
 
 from ltnode.report.style import DARK, LIGHT
 
 SERVE = files("ltnode.serve")
-ROOT = Path(__file__).parents[2]
 INDEX = json.loads((SERVE / "samples" / "index.json").read_text())
 GRAY = [entry for entry in INDEX if entry["shape"] == [1, 28, 28]]
 MODULES = ("api", "curves", "explorer", "inputs", "plot", "results", "theme", "trajectory", "words")
@@ -163,14 +161,7 @@ def test_strokes_are_laid_out_as_in_mnist(entry: dict[str, str]) -> None:
 
 def test_the_script_draws_the_samples_that_are_shipped() -> None:
     """Same pictures up to another version's anti-aliasing: on average less than 2 of 255 apart."""
-    script = ROOT / "docs" / "figures" / "draw_samples.py"
-    if not script.is_file():
-        pytest.skip("the script is in the repository only")
-    spec = importlib.util.spec_from_file_location("draw_samples", script)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    drawn = module.samples()
+    drawn = load_script("docs/figures/draw_samples.py").samples()
     assert [entry for entry, _ in drawn] == INDEX
     for entry, image in drawn:
         assert np.abs(np.asarray(image).astype(float) - pixels(entry)).mean() < 2, entry["id"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from repository import load_script
 
 import ltnode
 
@@ -19,10 +18,7 @@ diffrax = pytest.importorskip("diffrax")
 
 @pytest.fixture(scope="module")
 def peer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("diffrax_peer", Path(__file__).parents[2] / "benchmarks" / "diffrax_peer.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("benchmarks/diffrax_peer.py")
 
 
 def model_and_batch(dtype: torch.dtype = torch.float32, **solver: Any) -> tuple[ltnode.LatentTimeODE, tuple[torch.Tensor, ...]]:

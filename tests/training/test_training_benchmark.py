@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from repository import load_script, repository_file
 
 
 @pytest.fixture
 def record() -> dict[str, Any]:
-    return json.loads((BENCHMARKS / "results" / "training.json").read_text())
+    return json.loads(repository_file("benchmarks/results/training.json").read_text())
 
 
 def test_the_recorded_claims_follow_from_the_recorded_rows(record: dict[str, Any]):
     """Times, ratios, memory, start-up and seeds: the same floats again."""
-    assert loaded("training_claims").claims(record["rows"]) == record["claims"]
+    assert load_script("benchmarks/training_claims.py").claims(record["rows"]) == record["claims"]
 
 
 def test_the_fastest_adjoint_of_diffrax_is_compared_beside_torchdiffeq(record: dict[str, Any]):
@@ -38,7 +28,7 @@ def test_the_fastest_adjoint_of_diffrax_is_compared_beside_torchdiffeq(record: d
     peers = [
         {"way": f"diffrax {name}", "device_ms": ms, "shapes": "cifar10"} for name, ms in (("a", 9.0), ("b", 4.0), ("c", 5.0))
     ]
-    found = {claim["claim"]: claim for claim in loaded("training_claims").claims(rows + peers)}
+    found = {claim["claim"]: claim for claim in load_script("benchmarks/training_claims.py").claims(rows + peers)}
     assert found[f"{ours[0]['way']}: times faster than diffrax b"] == {
         "claim": f"{ours[0]['way']}: times faster than diffrax b",
         "value": 2.0,
@@ -62,7 +52,7 @@ def test_a_peer_that_fails_costs_its_rows_only(
     ending: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """Rows written before the end are there, and one line says how it ended."""
-    own_process = loaded("own_process")
+    own_process = load_script("benchmarks/own_process.py")
     monkeypatch.setattr(own_process, "__file__", str(tmp_path / "own_process.py"))
     writing = "assert sys.argv[1:4] == ['--data', 'mnist', '--json']\nopen(sys.argv[4], 'w').write('[{\"a\": 1}]')"
     (tmp_path / "script.py").write_text(f"import os, sys, time\n{writing}\n{ending}\n")
@@ -74,7 +64,7 @@ def test_a_peer_that_fails_costs_its_rows_only(
 @pytest.mark.parametrize("text", ["", "[{"])
 def test_a_record_that_is_missing_or_cut_off_has_no_rows(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A script may be ended before or while it writes."""
-    own_process = loaded("own_process")
+    own_process = load_script("benchmarks/own_process.py")
     monkeypatch.setattr(own_process, "__file__", str(tmp_path / "own_process.py"))
     (tmp_path / "script.py").write_text(f"import sys\nif {text!r}: open(sys.argv[-1], 'w').write({text!r})\n")
     assert own_process.rows_of_script("script.py", seconds=60) == []
@@ -82,7 +72,7 @@ def test_a_record_that_is_missing_or_cut_off_has_no_rows(text: str, tmp_path: Pa
 
 def test_the_time_of_a_step_leaves_out_what_happens_once(monkeypatch: pytest.MonkeyPatch):
     """A start of 7 s and 20 ms a step, on a clock of our own: the start cancels."""
-    seeds, now = loaded("seeds"), [0.0]
+    seeds, now = load_script("benchmarks/seeds.py"), [0.0]
 
     def run(epochs: int) -> None:
         now[0] += 7.0 + epochs * 50 * 0.02
@@ -93,7 +83,7 @@ def test_the_time_of_a_step_leaves_out_what_happens_once(monkeypatch: pytest.Mon
 
 def test_the_trainings_that_are_timed_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch):
     """Two seeds for one epoch of one batch on a CPU: the images have CIFAR10's shape, normalisation and augmentation."""
-    seeds = loaded("seeds")
+    seeds = load_script("benchmarks/seeds.py")
     monkeypatch.setattr(seeds, "BATCHES", 1)
     monkeypatch.setattr(seeds, "BATCH", 4)
     monkeypatch.setattr(seeds.torch.cuda, "synchronize", lambda: None)
