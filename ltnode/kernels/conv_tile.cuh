@@ -27,7 +27,7 @@ struct Place {
 
 DEVICE Place place() {
     Place p;
-    p.slot = threadIdx.x / LANES;
+    p.slot = same_in_warp(threadIdx.x / LANES);
     p.thread = threadIdx.x % LANES;
     p.warp = p.thread / 32;
     p.lane = p.thread % 32;
@@ -107,14 +107,6 @@ DEVICE void store(float* to, const Tile& x, const Place& p) {
 #pragma unroll
         for (int e = 0; e < 2; e++)
             if (p.ok[e]) *reinterpret_cast<float2*>(to + (r * SIDE + e) * C) = make_float2(x.v[r][e], x.v[r][2 + e]);
-}
-
-DEVICE void store_bf16(u16* to, const Tile& x, const Place& p) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            if (p.ok[e]) *reinterpret_cast<u32*>(to + (r * SIDE + e) * C) = bf16_pair(x.v[r][e], x.v[r][2 + e]);
 }
 
 // Tiles that only their own thread reads again lie in memory as it holds them, 16 bytes at a time: (SIDE, LANES) pieces of a

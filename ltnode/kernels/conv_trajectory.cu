@@ -2,76 +2,61 @@
 // mathematics, which is the same, and conv_trajectory_cuda.py for the launches.
 //
 // A sample belongs to four warps, in whose registers it is a tile (conv_tile.cuh), and never meets another one. The kernels of
-// both convolutions stay in shared memory, in the order of the fragments, for the whole trajectory; activations pass through
-// shared memory, where the taps read them shifted. Vertical shifts need no reads of their own: they take another image row's
-// fragment.
+// both convolutions stay in shared memory for the whole trajectory; activations pass through planes of shared memory, where the
+// taps read them shifted.
 //
 // Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method, SAVE (keep what backward needs),
-// SAMPLES of a block.
+// SAMPLES of a block, WARPGROUPS (whether the card has their products).
 
 #include "conv_tile.cuh"
+#if WARPGROUPS
+#include "conv_product_group.cuh"
+#else
+#include "conv_product_warp.cuh"
+#endif
 
 namespace {
 
-constexpr int FRAGMENTS = 9 * 4 * LANES;  // (tap, k-step, thread) of one convolution, 16 bytes each
-constexpr int WEIGHT_BYTES = 2 * FRAGMENTS * 16;
-constexpr int PLANE_BYTES = 64 * 128;  // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
-constexpr int ACTIVE_BYTES = SAMPLES * 2 * PLANE_BYTES;  // two planes a sample
+constexpr int KERNEL_BYTES = 9 * C * C * 2;  // of one convolution
+constexpr int WEIGHT_BYTES = 2 * KERNEL_BYTES;
+constexpr int ACTIVE_BYTES = SAMPLES * PLANES_BYTES;
 constexpr int TABLE_BYTES = 256;  // the method's coefficients for one sample
 constexpr int REST = WEIGHT_BYTES + ACTIVE_BYTES + SAMPLES * TABLE_BYTES;  // where time maps or slots begin
 static_assert(STAGES * (STAGES + 2) * 4 <= TABLE_BYTES, "a method with fewer stages");
 
-// Activations into a plane of shared memory. Position q = 8 row + column is line q + 1: line 0 and the columns beyond SIDE stay
-// zero and are the image's border. The 16-byte pieces of a line are exchanged by its number, so that eight lines never meet in
-// a bank.
+// Activations into a plane of shared memory.
 DEVICE void expose(char* plane, const Tile& x, const Place& p) {
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            if (p.ok[e]) {
-                int line = 8 * r + p.column + e + 1;
-                int piece = (p.channel / 8) ^ (line % 8);
-                *reinterpret_cast<u32*>(plane + line * 128 + piece * 16 + (p.channel % 8) * 2) =
+            if (p.ok[e])
+                *reinterpret_cast<u32*>(plane + piece_of(r, p.column + e, p.channel / 8) + (p.channel % 8) * 2) =
                     bf16_pair(x.v[r][e], x.v[r][2 + e]);
-            }
+    publish();
 }
 
-// acc += the 3x3 convolution of the plane with one set of fragments (tap, k-step, thread).
-DEVICE void convolve(Tile& acc, const char* plane, const uint4* fragments, const Place& p) {
-    fragments += p.thread;
+// A plane that all threads of the sample have exposed, as a (P, C) array in memory.
+DEVICE void copy_out(u16* to, const char* plane, const Place& p) {
+    constexpr int PARTS = C / 8;
 #pragma unroll
-    for (int dc = 0; dc < 3; dc++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {  // 32 input channels at a time
-            u32 b[SIDE][4];
-            int line = p.lane % 8 + dc;
-            int piece = (4 * half + p.lane / 8) ^ (line % 8);
-            const char* row = plane + line * 128 + piece * 16;
-#pragma unroll
-            for (int r = 0; r < SIDE; r++) load_matrices(b[r], row + r * 1024);
-#pragma unroll
-            for (int dr = 0; dr < 3; dr++) {
-                uint4 a0 = fragments[((dr * 3 + dc) * 4 + 2 * half) * LANES];
-                uint4 a1 = fragments[((dr * 3 + dc) * 4 + 2 * half + 1) * LANES];
-#pragma unroll
-                for (int r = 0; r < SIDE; r++)
-                    if (r + dr - 1 >= 0 && r + dr - 1 < SIDE) mma(acc.v[r], a0, b[r + dr - 1][0], b[r + dr - 1][1]);
-#pragma unroll
-                for (int r = 0; r < SIDE; r++)
-                    if (r + dr - 1 >= 0 && r + dr - 1 < SIDE) mma(acc.v[r], a1, b[r + dr - 1][2], b[r + dr - 1][3]);
-            }
-        }
+    for (int i = 0; i < P * PARTS; i += LANES) {
+        int at = i + p.thread, position = at / PARTS;
+        if (i + LANES <= P * PARTS || at < P * PARTS)
+            reinterpret_cast<uint4*>(to)[at] =
+                *reinterpret_cast<const uint4*>(plane + piece_of(position / SIDE, position % SIDE, at % PARTS));
+    }
 }
 
 // Begin to copy what all samples of a block share; `copies_done` and a barrier of the block come before its first use.
-DEVICE void start_copies(char* to, const uint4* from, int pieces) {
+DEVICE void start_copies(char* to, const uint4* from, int bytes) {
 #pragma unroll 4
-    for (int i = threadIdx.x; i < pieces; i += SAMPLES * LANES) start_copy(to + 16 * i, from + i);
+    for (int i = threadIdx.x; i < bytes / 16; i += SAMPLES * LANES) start_copy(to + 16 * i, from + i);
 }
 
 DEVICE void all_copied() {
     copies_done();
+    publish();
     block_barrier();
 }
 
@@ -86,18 +71,18 @@ DEVICE void copy_table(float* to, const float* from, int count, const Place& p) 
 
 // Both planes of a sample zero.
 DEVICE void clear(char* planes, const Place& p) {
-    for (int i = p.thread; i < 2 * PLANE_BYTES / 16; i += LANES)
+    for (int i = p.thread; i < PLANES_BYTES / 16; i += LANES)
         reinterpret_cast<uint4*>(planes)[i] = make_uint4(0u, 0u, 0u, 0u);
     sample_barrier(1 + p.slot);
 }
 
 }  // namespace
 
-// Fragments (2 directions, 2 convolutions, tap, k-step, thread, 8 values) of two kernels (out, in, 3, 3) with strides.
-// Forward, a row of the matrix is an output channel and k an input channel; backward the other way round with flipped taps.
+// Two kernels (out, in, 3, 3) with strides as the products read them, (2 directions, 2 convolutions, KERNEL_BYTES). Forward, a
+// row of the matrix is an output channel and k an input channel; backward the other way round with flipped taps.
 // Also t's parts (C, P) of both convolutions as tiles (2, SIDE, thread, 4).
 extern "C" __global__ void pack_weights(const float* w1, const float* w2, int stride_out, int stride_in, const float* map1,
-                                        const float* map2, u32* fragments, float* maps) {
+                                        const float* map2, u32* kernels, float* maps) {
     int word = blockIdx.x * blockDim.x + threadIdx.x;
     if (word < 2 * SIDE * LANES * 4) {
         int q = word % 4, owner = word / 4 % LANES, r = word / (4 * LANES) % SIDE;
@@ -105,16 +90,14 @@ extern "C" __global__ void pack_weights(const float* w1, const float* w2, int st
         const float* map = word / (4 * LANES * SIDE) ? map2 : map1;
         maps[word] = column < SIDE ? map[channel * P + r * SIDE + column] : 0.0f;
     }
-    if (word >= 2 * 2 * FRAGMENTS * 4) return;
-    int reg = word % 4, thread = word / 4 % LANES, step = word / (4 * LANES) % 4, tap = word / (16 * LANES) % 9;
-    int convolution = word / (4 * FRAGMENTS) % 2;
-    bool backward = word / (8 * FRAGMENTS) == 1;
-    int lane = thread % 32;
-    int row = 16 * (thread / 32) + 2 * (lane / 4) + reg % 2;
-    int k = 16 * step + 2 * (lane % 4) + 8 * (reg / 2);
-    const float* w = convolution ? w2 : w1;
-    int at = backward ? k * stride_out + row * stride_in + (8 - tap) : row * stride_out + k * stride_in + tap;
-    fragments[word] = bf16_pair(w[at], w[at + (backward ? stride_out : stride_in)]);
+    constexpr int WORDS = KERNEL_BYTES / 4;
+    if (word >= 2 * 2 * WORDS) return;
+    const Origin from = origin(word % WORDS);
+    const float* w = word / WORDS % 2 ? w2 : w1;
+    bool backward = word / (2 * WORDS) == 1;
+    int at = backward ? from.k * stride_out + from.row * stride_in + (8 - from.tap)
+                      : from.row * stride_out + from.k * stride_in + from.tap;
+    kernels[word] = bf16_pair(w[at], w[at + (backward ? stride_out : stride_in)]);
 }
 
 // All steps of a batch from y0 (B, P, C). Stage evaluation j = m (STAGES - 1) + i is stage i of step m; the last stage of a step
@@ -122,29 +105,28 @@ extern "C" __global__ void pack_weights(const float* w1, const float* w2, int st
 // squares (n, B, 4): sums over the values of a warp of the squared error in units of the tolerance.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     forward(const float* y0, const float* starts, const float* lengths, int steps, const float* table_a, const float* table_c,
-            const float* table_e, const uint4* fragments, const float* bias1, const float* bias2, const uint4* packed_maps,
+            const float* table_e, const uint4* kernels, const float* bias1, const float* bias2, const uint4* packed_maps,
             const float* norms, float* stages, u16* active1, u16* active2, uint4* normals, float* rstds, float* squares,
             int batch, float rtol, float atol) {
     SHARED_MEMORY(shared);
     const Place p = place();
-    start_copies(shared, fragments, 2 * FRAGMENTS);
-    start_copies(shared + REST, packed_maps, 2 * SIDE * LANES);
+    start_copies(shared, kernels, WEIGHT_BYTES);
+    start_copies(shared + REST, packed_maps, 2 * SIDE * LANES * 16);
     const int sample = SAMPLES * blockIdx.x + p.slot;
     if (sample >= batch) {
         all_copied();
         return;
     }
 
-    char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
-    char* plane2 = plane1 + PLANE_BYTES;
+    char* planes = shared + WEIGHT_BYTES + p.slot * PLANES_BYTES;
+    char *plane1 = plane_of(planes, 0), *plane2 = plane_of(planes, 1);
     float *a = own_tables(shared, p), *times = a + STAGES * STAGES, *errors = times + STAGES;
     copy_table(a, table_a, STAGES * STAGES, p);
     copy_table(times, table_c, STAGES, p);
     copy_table(errors, table_e, STAGES, p);
-    clear(plane1, p);
+    clear(planes, p);
     const float4* maps = reinterpret_cast<const float4*>(shared + REST);  // (2, SIDE, LANES)
-    const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
-    const uint4* kernel2 = kernel1 + FRAGMENTS;
+    const char *kernel1 = shared, *kernel2 = shared + KERNEL_BYTES;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
     const float2 b2 = pair_of(norms + 3 * C, p), g3 = pair_of(norms + 4 * C, p), b3 = pair_of(norms + 5 * C, p);
     const float2 bias[2] = {pair_of(bias1, p), pair_of(bias2, p)};
@@ -177,7 +159,6 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 affine_relu(x, part == 0 ? g1 : g2, part == 0 ? b1 : b2);
                 expose(part == 0 ? plane1 : plane2, x, p);
                 if (part == 0 && evaluation == 0) all_copied();
-                if (SAVE) store_bf16((part == 0 ? active1 : active2) + evaluation * every + own, x, p);
 #pragma unroll
                 for (int r = 0; r < SIDE; r++) {
                     float4 q = maps[(part * SIDE + r) * LANES + p.thread];
@@ -187,7 +168,10 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                     x.v[r][3] = bias[part].y + t * q.w;
                 }
                 sample_barrier(1 + p.slot);
-                convolve(x, part == 0 ? plane1 : plane2, part == 0 ? kernel1 : kernel2, p);
+                const char* plane = part == 0 ? plane1 : plane2;
+                start_convolution(x, plane, part == 0 ? kernel1 : kernel2, p);
+                if (SAVE) copy_out((part == 0 ? active1 : active2) + evaluation * every + size_t(sample) * SAMPLE, plane, p);
+                finish_convolution(x);
             }
             affine(x, g3, b3);
             store(stages + evaluation * every + own, x, p);
@@ -213,26 +197,25 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
 // sample those of the norms (B, 6, C) in the order of ``norms``. ``normals`` (3, J, B, PIECES, LANES) are forward's, and
 // ``d_arguments`` (STAGES, B, SIDE, LANES) is scratch.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
-    backward(const float* d_stages, const float* lengths, int steps, const float* table_a, const uint4* fragments,
+    backward(const float* d_stages, const float* lengths, int steps, const float* table_a, const uint4* kernels,
              const float* norms, const uint4* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float4* d_arguments,
              float* d_y0, float* d_norms, int batch) {
     SHARED_MEMORY(shared);
     const Place p = place();
-    start_copies(shared, fragments, 2 * FRAGMENTS);
+    start_copies(shared, kernels, WEIGHT_BYTES);
     const int sample = SAMPLES * blockIdx.x + p.slot;
     if (sample >= batch) {
         all_copied();
         return;
     }
 
-    char* plane1 = shared + WEIGHT_BYTES + p.slot * 2 * PLANE_BYTES;
-    char* plane2 = plane1 + PLANE_BYTES;
+    char* planes = shared + WEIGHT_BYTES + p.slot * PLANES_BYTES;
+    char *plane1 = plane_of(planes, 0), *plane2 = plane_of(planes, 1);
     float* a = own_tables(shared, p);
     copy_table(a, table_a, STAGES * STAGES, p);
-    clear(plane1, p);
+    clear(planes, p);
     uint4* slot = reinterpret_cast<uint4*>(shared + REST) + p.slot * PIECES * LANES + p.thread;
-    const uint4* kernel1 = reinterpret_cast<const uint4*>(shared);
-    const uint4* kernel2 = kernel1 + FRAGMENTS;
+    const char *kernel1 = shared, *kernel2 = shared + KERNEL_BYTES;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
     const float2 b2 = pair_of(norms + 3 * C, p), g3 = pair_of(norms + 4 * C, p);
     const size_t own = size_t(sample) * SAMPLE + corner(p);
@@ -277,23 +260,25 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             Packed x = fetched(slot);
             normalise_backward(d, x, rstd3, g3, sums[2], p);
             expose(plane2, d, p);
-            store_bf16(d_conv2 + here, d, p);
             fetch(slot, kept + all_normals);
             d = zeros();
             if (first) block_barrier();  // the kernels' copies have come to every thread with its first values
             first = false;
             sample_barrier(1 + p.slot);
-            convolve(d, plane2, kernel2, p);
+            start_convolution(d, plane2, kernel2, p);
+            copy_out(d_conv2 + here - corner(p), plane2, p);
+            finish_convolution(d);
             x = fetched(slot);
             relu_backward(d, x, g2, b2, p);
             normalise_backward(d, x, rstd2, g2, sums[1], p);
             expose(plane1, d, p);
-            store_bf16(d_conv1 + here, d, p);
             fetch(slot, kept);
             if (evaluation > 0) rstd3 = rstd[2 * (C / 2) - batch * 3 * (C / 2)];  // the next one's, which it needs first
             d = zeros();
             sample_barrier(1 + p.slot);
-            convolve(d, plane1, kernel1, p);
+            start_convolution(d, plane1, kernel1, p);
+            copy_out(d_conv1 + here - corner(p), plane1, p);
+            finish_convolution(d);
             x = fetched(slot);
             relu_backward(d, x, g1, b1, p);
             normalise_backward(d, x, rstd1, g1, sums[0], p);

@@ -21,6 +21,8 @@ import torch
 
 from ltnode.typing import Tensor
 
+HOPPER = (9, 0)
+"""Compute capability whose warpgroups multiply matrices."""
 _FOLDER = Path(__file__).parent
 Argument = Tensor | int | float
 
@@ -93,7 +95,8 @@ def compiled(name: str, defines: tuple[tuple[str, int], ...], device: torch.devi
 @cache
 def _compiled(name: str, defines: tuple[tuple[str, int], ...], device: int) -> CudaKernels:
     major, minor = torch.cuda.get_device_capability(device)
-    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", *(f"-D{name}={value}" for name, value in defines)]
+    own = "a" if (major, minor) == HOPPER else ""  # with what this architecture alone has: products of warpgroups
+    options = [f"--gpu-architecture=sm_{major}{minor}{own}", "--std=c++17", *(f"-D{name}={value}" for name, value in defines)]
     with torch.cuda.device(device):
         return CudaKernels(machine_code(source_text(name), options))
 

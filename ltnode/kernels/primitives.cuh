@@ -4,6 +4,9 @@
 
 __device__ __forceinline__ float shuffle_xor(float x, int distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
 
+// A number that all lanes have, known as such to the compiler.
+__device__ __forceinline__ int same_in_warp(int number) { return __shfl_sync(0xffffffffu, number, 0); }
+
 __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 
 // The 128 threads of one sample.
@@ -58,3 +61,62 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint4& a, unsigned int 
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
+
+// Products of a warpgroup, the threads of one sample: compute capability 9.0.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Rows of 16 bytes (8 values of k) in shared memory, one after the other; the next 8 values of k are ``chunk`` bytes further.
+typedef unsigned long long Matrix;
+
+__device__ __forceinline__ Matrix matrix(const char* first, int chunk) {
+    Matrix address = (unsigned int)__cvta_generic_to_shared(first) / 16, between_rows_of_eight = 128 / 16;
+    return address | Matrix(chunk / 16) << 16 | between_rows_of_eight << 32;
+}
+
+__device__ __forceinline__ Matrix moved(Matrix from, int bytes) { return from + bytes / 16; }
+
+// Before the first product: registers and what other threads wrote are as they should be.
+__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// What this thread has written to shared memory is there for products that begin after a barrier.
+__device__ __forceinline__ void writes_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+#define ROWS_1 "%0, %1, %2, %3"
+#define ROWS_2 ROWS_1 ", %4, %5, %6, %7"
+#define ROWS_3 ROWS_2 ", %8, %9, %10, %11"
+#define ROWS_4 ROWS_3 ", %12, %13, %14, %15"
+#define ROWS_5 ROWS_4 ", %16, %17, %18, %19"
+#define ROWS_6 ROWS_5 ", %20, %21, %22, %23"
+#define ROWS_7 ROWS_6 ", %24, %25, %26, %27"
+#define SUMS(r) "+f"(d[r][0]), "+f"(d[r][1]), "+f"(d[r][2]), "+f"(d[r][3])
+#define SUMS_1 SUMS(0)
+#define SUMS_2 SUMS_1, SUMS(1)
+#define SUMS_3 SUMS_2, SUMS(2)
+#define SUMS_4 SUMS_3, SUMS(3)
+#define SUMS_5 SUMS_4, SUMS(4)
+#define SUMS_6 SUMS_5, SUMS(5)
+#define SUMS_7 SUMS_6, SUMS(6)
+#define PRODUCT(n, columns, first, second)                                                                       \
+    __device__ __forceinline__ void start_product(float (&d)[n][4], Matrix a, Matrix b) {                        \
+        asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; "                                                  \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n "}, %" #first   \
+                     ", %" #second ", add, 1, 1, 0, 0;}"                                                         \
+                     : SUMS_##n                                                                                  \
+                     : "l"(a), "l"(b));                                                                          \
+    }                                                                                                            \
+    /* All products are in d. */                                                                                 \
+    __device__ __forceinline__ void products_done(float (&d)[n][4]) {                                            \
+        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##n::"memory");                                   \
+    }
+// d[row of 8 columns] += a b for a 64x16 (rows) and b 16x8n (columns) in bfloat16; a thread's part of d as in `mma`.
+PRODUCT(1, 8, 4, 5)
+PRODUCT(2, 16, 8, 9)
+PRODUCT(3, 24, 12, 13)
+PRODUCT(4, 32, 16, 17)
+PRODUCT(5, 40, 20, 21)
+PRODUCT(6, 48, 24, 25)
+PRODUCT(7, 56, 28, 29)
+
+#endif

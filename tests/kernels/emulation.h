@@ -46,6 +46,18 @@ struct Copy {
     void* to;
     const void* from;
 };
+struct Matrix {  // rows of 16 bytes; the next 8 values of k are chunk bytes further
+    const char* first;
+    int chunk;
+    float at(int row, int k) const {
+        uint16_t bits;
+        std::memcpy(&bits, first + k / 8 * chunk + 16 * row + 2 * (k % 8), 2);
+        return __uint_as_float(unsigned(bits) << 16);
+    }
+};
+struct Product {
+    Matrix a, b;
+};
 struct Fibre {
     ucontext_t context;
     std::vector<char> stack;
@@ -53,6 +65,7 @@ struct Fibre {
     const Meeting* awaited = nullptr;
     unsigned generation = 0;  // of the awaited meeting: over once it has another
     std::vector<Copy> copies;
+    std::vector<Product> products;
     bool ready() const { return !done && (!awaited || awaited->generation != generation); }
 };
 
@@ -147,6 +160,8 @@ static inline float shuffle_xor(float x, int distance) {
     return w.results[lane][0];
 }
 
+static inline int same_in_warp(int number) { return number; }
+
 static inline void block_barrier() { emulation::meet(emulation::barriers[0], blockDim.x, [] {}); }
 static inline void sample_barrier(int number) { emulation::meet(emulation::barriers[number], 128, [] {}); }
 
@@ -229,4 +244,29 @@ static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) 
             }
     });
     for (int q = 0; q < 4; q++) d[q] += w.results[lane][q];
+}
+
+// Products of a warpgroup, also as late as they may be. A thread makes its own part of them: all operands are in shared memory.
+using emulation::Matrix;
+static inline Matrix matrix(const char* first, int chunk) { return {first, chunk}; }
+static inline Matrix moved(Matrix from, int bytes) { return {from.first + bytes, from.chunk}; }
+static inline void begin_products() {}
+static inline void writes_to_products() {}
+static inline void commit_products() {}
+template <int N>
+static inline void start_product(float (&)[N][4], Matrix a, Matrix b) { emulation::fibres[threadIdx.x].products.push_back({a, b}); }
+template <int N>
+static inline void products_done(float (&d)[N][4]) {
+    auto& products = emulation::fibres[threadIdx.x].products;
+    int lane = emulation::lane();
+    for (auto& product : products)
+        for (int row = 0; row < N; row++)
+            for (int q = 0; q < 4; q++) {
+                float sum = 0.0f;
+                for (int k = 0; k < 16; k++)
+                    sum += product.a.at(threadIdx.x % 128 / 32 * 16 + lane / 4 + 8 * (q / 2), k) *
+                           product.b.at(8 * row + 2 * (lane % 4) + q % 2, k);
+                d[row][q] += sum;
+            }
+    products.clear();
 }

@@ -18,28 +18,31 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emu
 
 
 def errors_of(
-    monkeypatch: pytest.MonkeyPatch, side: int, batch: int, edges: list[float], method: str, samples: int = 2
+    monkeypatch: pytest.MonkeyPatch, side: int, batch: int, edges: list[float], method: str, warpgroups: bool, samples: int = 2
 ) -> dict[str, float]:
-    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(samples, emulated))
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(samples, warpgroups, emulated))
     return trajectory_errors(64, side, batch, edges, method, "bf16", "cpu", poison=True, reference_field=RoundedField)
 
 
+@pytest.mark.parametrize("warpgroups", [False, True])
 @pytest.mark.parametrize(("side", "batch"), [(7, 1), pytest.param(6, 3, marks=pytest.mark.slow)])
-def test_one_step_equals_layers_with_the_same_rounding(monkeypatch: pytest.MonkeyPatch, side: int, batch: int):
+def test_one_step_equals_layers_with_the_same_rounding(
+    monkeypatch: pytest.MonkeyPatch, side: int, batch: int, warpgroups: bool
+):
     """Four evaluations, where rounding is not yet amplified: float32 sums in another order, a few values rounded the other way.
 
     The kernels' gradients come from torch's own bfloat16 convolution, which rounds its result and its partial sums: 2^-7.
     """
-    errors = errors_of(monkeypatch, side, batch, [0.0, 0.5], "bosh3")
+    errors = errors_of(monkeypatch, side, batch, [0.0, 0.5], "bosh3", warpgroups)
     kernels = [errors.pop(f"grad {name}.conv.weight") for name in ("conv1", "conv2")]
     assert max(kernels) < 2**-7, kernels
     assert max(errors.values()) < 5e-3, errors
 
 
-@pytest.mark.parametrize("trained", [True, False])
-def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, trained: bool):
+@pytest.mark.parametrize(("trained", "warpgroups"), [(True, True), (True, False), (False, True)])
+def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, trained: bool, warpgroups: bool):
     """Euler's only stage: the field itself, and its gradients also where the field is a constant; bounds as above."""
-    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(2, emulated))
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(2, warpgroups, emulated))
     field, exact = rough_field(64, seed=3).requires_grad_(trained), RoundedField(64).double().requires_grad_(trained)
     exact.load_state_dict({k: v.double() for k, v in field.state_dict().items()})
     t, h, weight = torch.tensor(0.7), torch.randn(3, 64, 6, 6, requires_grad=True), torch.randn(3, 64, 6, 6)
@@ -70,9 +73,10 @@ def test_what_the_kernels_are_not_written_for_goes_elsewhere(shape: tuple[int, .
 
 
 @pytest.mark.slow
-def test_two_steps_of_dopri5_follow_the_layers(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("warpgroups", [False, True])
+def test_two_steps_of_dopri5_follow_the_layers(monkeypatch: pytest.MonkeyPatch, warpgroups: bool):
     """Two blocks of three samples for four, a part empty; 13 evaluations multiply differences at the ReLUs' corners."""
-    errors = errors_of(monkeypatch, 7, 4, [0.0, 0.3, 0.5], "dopri5", samples=3)
+    errors = errors_of(monkeypatch, 7, 4, [0.0, 0.3, 0.5], "dopri5", warpgroups, samples=3)
     assert errors["states"] < 1e-3 and errors["error norms"] < 1e-2 and errors["without saving"] == 0.0, errors
     assert max(errors.values()) < 0.1, errors
 

@@ -1,0 +1,53 @@
+// The 3x3 convolution of a sample as products of its warpgroup (wgmma.m64n8Nk16, compute capability 9.0), which takes both
+// operands from shared memory while the threads do something else. Kernels and activations lie there in pieces of 16 bytes, 8
+// channels of one row or position: eight pieces of successive rows or positions, 128 bytes, are a core matrix. A tap is the same
+// plane read from another position on.
+
+namespace {
+
+// Of a chunk (8 channels): a border, the first plane, a border, the second plane, a border. Position 8 row + column of a plane;
+// the columns beyond SIDE stay zero too, and are the border on the right of a row and on the left of the next. The number is
+// odd, so that two chunks of a position never meet in a bank.
+constexpr int BORDER = 9;
+constexpr int LINES = 3 * BORDER + 2 * 8 * SIDE;
+constexpr int PLANE_CHUNK_BYTES = 16 * LINES;
+constexpr int KERNEL_CHUNK_BYTES = 16 * C;
+constexpr int PLANES_BYTES = C / 8 * PLANE_CHUNK_BYTES;
+
+DEVICE char* plane_of(char* planes, int number) { return planes + 16 * (BORDER + number * (8 * SIDE + BORDER)); }
+
+// Where a word of a kernel (tap, chunk, row, 4 words) comes from: its row of the matrix and the first of two values of k. A
+// warp's rows are in the order in which its threads hold them: even channels first.
+struct Origin {
+    int tap, row, k;
+};
+
+DEVICE Origin origin(int word) {
+    int row = word / 4 % C;
+    return {word / (4 * C * C / 8), row / 16 * 16 + 2 * (row % 8) + row % 16 / 8, word / (4 * C) % (C / 8) * 8 + 2 * (word % 4)};
+}
+
+DEVICE int piece_of(int row, int column, int number) { return number * PLANE_CHUNK_BYTES + 16 * (8 * row + column); }
+
+// acc += the convolution of a plane with one kernel; acc is there after `finish_convolution`.
+DEVICE void start_convolution(Tile& acc, const char* plane, const char* kernel, const Place&) {
+    const Matrix positions = matrix(plane, PLANE_CHUNK_BYTES), rows = matrix(kernel, KERNEL_CHUNK_BYTES);
+#pragma unroll 1  // else the addresses of all taps take registers throughout the trajectory
+    for (int dr = 0; dr < 3; dr++) {
+        begin_products();
+#pragma unroll
+        for (int dc = 0; dc < 3; dc++)
+#pragma unroll
+            for (int chunk = 0; chunk < C / 8; chunk += 2)
+                start_product(acc.v, moved(rows, ((dr * 3 + dc) * (C / 8) + chunk) * KERNEL_CHUNK_BYTES),
+                              moved(positions, piece_of(dr - 1, dc - 1, chunk)));
+    }
+    commit_products();
+}
+
+DEVICE void finish_convolution(Tile& acc) { products_done(acc.v); }
+
+DEVICE void publish() { writes_to_products(); }
+
+}  // namespace
+
