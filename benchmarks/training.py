@@ -29,7 +29,6 @@ from own_process import rows_of_script
 from training_claims import DIRECT, claims, print_claims
 
 import ltnode
-from ltnode.kernels.conv_trajectory_cuda import crowded_card
 from ltnode.models.fused_solve import reference_solves
 from ltnode.training import TrainConfig
 from ltnode.training.accelerated import GraphStep
@@ -214,7 +213,7 @@ def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
     def work() -> None:
         number = next(counter)
         for stream, step, x, y, indices in runs:
-            with torch.cuda.stream(stream), crowded_card(count > 1):
+            with torch.cuda.stream(stream):
                 step(Batch(x, y, indices, number, 0, 1.0))
 
     for _ in range(SETTLING):

@@ -13,7 +13,7 @@ constexpr int C = 64;
 constexpr int P = SIDE * SIDE;
 constexpr int SAMPLE = P * C;
 constexpr int LANES = 128;              // threads of one sample
-constexpr int PIECES = (SIDE + 1) / 2;  // of 16 bytes: a thread's tile in bfloat16
+constexpr int KEPT = SIDE * LANES;      // pieces of 16 bytes: a sample's tiles in float32; in bfloat16, of 8 bytes
 constexpr float EPS = 1e-5f;
 
 struct Tile {
@@ -68,20 +68,16 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// x += sum over j < count of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time; those
-// with a factor of zero are not read, unless they share a pair.
-DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int count, const Place& p) {
-    int j = 0;
-    for (; j + 1 < count; j += 2) {
-        float a0 = a[j] * length, a1 = a[j + 1] * length;
-        if (a0 == 0.0f && a1 == 0.0f) continue;
-        Tile t0 = load(tiles + j * every, p), t1 = load(tiles + (j + 1) * every, p);
-        add_scaled(x, a0, t0);
-        add_scaled(x, a1, t1);
-    }
-    for (; j < count; j++) {
-        float factor = a[j] * length;
-        if (factor != 0.0f) add_scaled(x, factor, load(tiles + j * every, p));
+// x += sum over j from begin to end of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time;
+// those with a factor of zero are not read.
+DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int begin, int end, const Place& p) {
+    for (int j = begin; j < end; j += 2) {
+        const float a0 = a[j] * length, a1 = j + 1 < end ? a[j + 1] * length : 0.0f;
+        Tile t0, t1;
+        if (a0 != 0.0f) t0 = load(tiles + j * every, p);
+        if (a1 != 0.0f) t1 = load(tiles + (j + 1) * every, p);
+        if (a0 != 0.0f) add_scaled(x, a0, t0);
+        if (a1 != 0.0f) add_scaled(x, a1, t1);
     }
 }
 
@@ -109,8 +105,8 @@ DEVICE void store(float* to, const Tile& x, const Place& p) {
             if (p.ok[e]) *reinterpret_cast<float2*>(to + (r * SIDE + e) * C) = make_float2(x.v[r][e], x.v[r][2 + e]);
 }
 
-// Tiles that only their own thread reads again lie in memory as it holds them, 16 bytes at a time: (SIDE, LANES) pieces of a
-// sample in float32, (PIECES, LANES) in bfloat16.
+// Tiles that only their own thread reads again lie in memory as it holds them. In float32 an image row is a piece of 16 bytes, in
+// bfloat16 two are; the last one of an odd side is one of 8 bytes. Pieces of the threads of a sample are side by side.
 DEVICE void keep(float4* to, const Tile& x) {
 #pragma unroll
     for (int r = 0; r < SIDE; r++) to[r * LANES] = make_float4(x.v[r][0], x.v[r][1], x.v[r][2], x.v[r][3]);
@@ -133,34 +129,42 @@ struct Packed {
     u32 v[SIDE][2];  // [image row][column of the pair]: both channels
 };
 
-DEVICE void keep_bf16(uint4* to, const Tile& x) {
+DEVICE int half_piece(const Place& p) { return 2 * (SIDE / 2) * LANES + p.thread; }  // in pieces of 8 bytes
+
+DEVICE void keep_bf16(uint4* to, const Tile& x, const Place& p) {
+    u32 v[SIDE][2];
 #pragma unroll
-    for (int r = 0; r < SIDE; r += 2) {
-        const int below = r + 1 < SIDE ? r + 1 : r;  // the last piece of an odd side has its row twice
-        to[r / 2 * LANES] = make_uint4(bf16_pair(x.v[r][0], x.v[r][2]), bf16_pair(x.v[r][1], x.v[r][3]),
-                                       bf16_pair(x.v[below][0], x.v[below][2]), bf16_pair(x.v[below][1], x.v[below][3]));
-    }
+    for (int r = 0; r < SIDE; r++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) v[r][e] = bf16_pair(x.v[r][e], x.v[r][2 + e]);
+#pragma unroll
+    for (int r = 0; r + 1 < SIDE; r += 2) to[r / 2 * LANES + p.thread] = make_uint4(v[r][0], v[r][1], v[r + 1][0], v[r + 1][1]);
+    if (SIDE % 2) reinterpret_cast<uint2*>(to)[half_piece(p)] = make_uint2(v[SIDE - 1][0], v[SIDE - 1][1]);
 }
 
 // On their way back they pass through a slot of shared memory: they come while the convolution runs, and take no registers before
 // they are used.
-DEVICE void fetch(uint4* slot, const uint4* from) {
+DEVICE void fetch(uint4* slot, const uint4* from, const Place& p) {
 #pragma unroll
-    for (int k = 0; k < PIECES; k++) start_copy(slot + k * LANES, from + k * LANES);
+    for (int k = 0; k < SIDE / 2; k++) start_copy(slot + k * LANES + p.thread, from + k * LANES + p.thread);
+    if (SIDE % 2) start_half_copy(reinterpret_cast<uint2*>(slot) + half_piece(p), reinterpret_cast<const uint2*>(from) + half_piece(p));
 }
 
-DEVICE Packed fetched(const uint4* slot) {
+DEVICE Packed fetched(const uint4* slot, const Place& p) {
     copies_done();
     Packed x;
 #pragma unroll
-    for (int r = 0; r < SIDE; r += 2) {
-        uint4 piece = slot[r / 2 * LANES];
+    for (int r = 0; r + 1 < SIDE; r += 2) {
+        uint4 piece = slot[r / 2 * LANES + p.thread];
         x.v[r][0] = piece.x;
         x.v[r][1] = piece.y;
-        if (r + 1 < SIDE) {
-            x.v[r + 1][0] = piece.z;
-            x.v[r + 1][1] = piece.w;
-        }
+        x.v[r + 1][0] = piece.z;
+        x.v[r + 1][1] = piece.w;
+    }
+    if (SIDE % 2) {
+        uint2 piece = reinterpret_cast<const uint2*>(slot)[half_piece(p)];
+        x.v[SIDE - 1][0] = piece.x;
+        x.v[SIDE - 1][1] = piece.y;
     }
     return x;
 }

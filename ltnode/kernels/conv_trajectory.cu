@@ -6,7 +6,7 @@
 // taps read them shifted.
 //
 // Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method, SAVE (keep what backward needs),
-// SAMPLES of a block, WARPGROUPS (whether the card has their products).
+// WARPGROUPS (whether the card has their products).
 
 #include "conv_tile.cuh"
 #if WARPGROUPS
@@ -17,11 +17,14 @@
 
 namespace {
 
+constexpr int SAMPLES = 2;                   // of a block
 constexpr int KERNEL_BYTES = 9 * C * C * 2;  // of one convolution
 constexpr int WEIGHT_BYTES = 2 * KERNEL_BYTES;
 constexpr int ACTIVE_BYTES = SAMPLES * PLANES_BYTES;
 constexpr int TABLE_BYTES = 256;  // the method's coefficients for one sample
-constexpr int REST = WEIGHT_BYTES + ACTIVE_BYTES + SAMPLES * TABLE_BYTES;  // where time maps or slots begin
+constexpr int CACHE = WEIGHT_BYTES + ACTIVE_BYTES + SAMPLES * TABLE_BYTES;  // where a tile of each sample begins
+constexpr int REST = CACHE + SAMPLES * KEPT * 16;                           // where time maps or slots begin
+constexpr int MAP_ROWS = 3;                                                 // the first, one between, the last
 static_assert(STAGES * (STAGES + 2) * 4 <= TABLE_BYTES, "a method with fewer stages");
 
 // Activations into a plane of shared memory.
@@ -60,6 +63,10 @@ DEVICE void all_copied() {
     block_barrier();
 }
 
+DEVICE float4* own_cache(char* shared, const Place& p) {
+    return reinterpret_cast<float4*>(shared + CACHE) + p.slot * KEPT + p.thread;
+}
+
 DEVICE float* own_tables(char* shared, const Place& p) {
     return reinterpret_cast<float*>(shared + WEIGHT_BYTES + ACTIVE_BYTES + p.slot * TABLE_BYTES);
 }
@@ -80,14 +87,15 @@ DEVICE void clear(char* planes, const Place& p) {
 
 // Two kernels (out, in, 3, 3) with strides as the products read them, (2 directions, 2 convolutions, KERNEL_BYTES). Forward, a
 // row of the matrix is an output channel and k an input channel; backward the other way round with flipped taps.
-// Also t's parts (C, P) of both convolutions as tiles (2, SIDE, thread, 4).
+// Also t's parts (C, P) of both convolutions as rows of tiles (2, MAP_ROWS, thread, 4): those between are alike.
 extern "C" __global__ void pack_weights(const float* w1, const float* w2, int stride_out, int stride_in, const float* map1,
                                         const float* map2, u32* kernels, float* maps) {
     int word = blockIdx.x * blockDim.x + threadIdx.x;
-    if (word < 2 * SIDE * LANES * 4) {
-        int q = word % 4, owner = word / 4 % LANES, r = word / (4 * LANES) % SIDE;
+    if (word < 2 * MAP_ROWS * LANES * 4) {
+        int q = word % 4, owner = word / 4 % LANES, kind = word / (4 * LANES) % MAP_ROWS;
+        int r = kind == 0 ? 0 : kind == 2 ? SIDE - 1 : SIDE / 2;
         int channel = 2 * (owner / 32 * 8 + owner % 32 / 4) + q / 2, column = 2 * (owner % 4) + q % 2;
-        const float* map = word / (4 * LANES * SIDE) ? map2 : map1;
+        const float* map = word / (4 * LANES * MAP_ROWS) ? map2 : map1;
         maps[word] = column < SIDE ? map[channel * P + r * SIDE + column] : 0.0f;
     }
     constexpr int WORDS = KERNEL_BYTES / 4;
@@ -111,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     SHARED_MEMORY(shared);
     const Place p = place();
     start_copies(shared, kernels, WEIGHT_BYTES);
-    start_copies(shared + REST, packed_maps, 2 * SIDE * LANES * 16);
+    start_copies(shared + REST, packed_maps, 2 * MAP_ROWS * LANES * 16);
     const int sample = SAMPLES * blockIdx.x + p.slot;
     if (sample >= batch) {
         all_copied();
@@ -125,7 +133,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     copy_table(times, table_c, STAGES, p);
     copy_table(errors, table_e, STAGES, p);
     clear(planes, p);
-    const float4* maps = reinterpret_cast<const float4*>(shared + REST);  // (2, SIDE, LANES)
+    const float4* maps = reinterpret_cast<const float4*>(shared + REST) + p.thread;  // (2, MAP_ROWS, LANES)
+    float4* cached = own_cache(shared, p);  // a step's first stage, which all others read
     const char *kernel1 = shared, *kernel2 = shared + KERNEL_BYTES;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
     const float2 b2 = pair_of(norms + 3 * C, p), g3 = pair_of(norms + 4 * C, p), b3 = pair_of(norms + 5 * C, p);
@@ -133,26 +142,26 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     const size_t own = size_t(sample) * SAMPLE + corner(p);
     const size_t every = size_t(batch) * SAMPLE;
 
-    Tile y = load(y0 + own, p);
-    Tile x = y;  // the stage evaluated last, once there is one
+    Tile y = load(y0 + own, p), next;
+    Tile x = y;  // a stage's argument, then its value
     for (int m = 0; m < steps; m++) {
         const float start = starts[m], length = lengths[m];
-        const float* first = stages + size_t(m) * (STAGES - 1) * every;
-        Tile next = y;
+        const float* first = stages + size_t(m) * (STAGES - 1) * every + own;
         for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
-            const bool held = i > 1 || (i == 1 && m == 0);  // the stage before this one; a step's first is read again
-            scale(x, held ? a[i * STAGES + i - 1] * length : 0.0f);
-            add_scaled(x, 1.0f, y);
-            add_tiles(x, a + i * STAGES, length, first + own, every, held ? i - 1 : i, p);
-            if (i == STAGES - 1) next = x;
+            const bool last = i == STAGES - 1;
+            if (last) next = x;
+            // While the products are made: the next stage's argument, or the error after the last one, but for this stage's part.
+            const float* factors = last ? errors : a + (i + 1) * STAGES;
+            Tile sum = last ? zeros() : y;
+            if (i > 0) add_kept(sum, factors[0] * length, cached);
             const float t = start + times[i] * length;
 #pragma unroll
             for (int part = 0; part < 3; part++) {
                 float rstd = normalise(x, p);
                 if (SAVE) {
                     size_t before = part * (size_t(steps) * (STAGES - 1) + 1) + evaluation;
-                    keep_bf16(normals + (before * batch + sample) * PIECES * LANES + p.thread, x);
+                    keep_bf16(normals + (before * batch + sample) * KEPT / 2, x, p);
                     if (p.column == 0) rstds[((evaluation * batch + sample) * 3 + part) * (C / 2) + p.pair] = rstd;
                 }
                 if (part == 2) break;
@@ -161,7 +170,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 if (part == 0 && evaluation == 0) all_copied();
 #pragma unroll
                 for (int r = 0; r < SIDE; r++) {
-                    float4 q = maps[(part * SIDE + r) * LANES + p.thread];
+                    const int kind = r == 0 ? 0 : r == SIDE - 1 ? 2 : 1;
+                    float4 q = maps[(part * MAP_ROWS + kind) * LANES];
                     x.v[r][0] = bias[part].x + t * q.x;
                     x.v[r][1] = bias[part].x + t * q.y;
                     x.v[r][2] = bias[part].y + t * q.z;
@@ -171,30 +181,38 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 const char* plane = part == 0 ? plane1 : plane2;
                 start_convolution(x, plane, part == 0 ? kernel1 : kernel2, p);
                 if (SAVE) copy_out((part == 0 ? active1 : active2) + evaluation * every + size_t(sample) * SAMPLE, plane, p);
+                const int half = 1 + i / 2;
+                add_tiles(sum, factors, length, first, every, part == 0 ? 1 : half, part == 0 && half < i ? half : i, p);
                 finish_convolution(x);
             }
             affine(x, g3, b3);
             store(stages + evaluation * every + own, x, p);
-        }
-        Tile error = x;
-        scale(error, errors[STAGES - 1] * length);
-        add_tiles(error, errors, length, first + own, every, STAGES - 1, p);
-        float sum = 0.0f;
+            if (i == 0 || last) keep(cached, x);
+            if (last) {
+                float squared = 0.0f;
 #pragma unroll
-        for (int r = 0; r < SIDE; r++)
+                for (int r = 0; r < SIDE; r++)
 #pragma unroll
-            for (int q = 0; q < 4; q++) {
-                float ratio = error.v[r][q] / (atol + rtol * fmaxf(fabsf(y.v[r][q]), fabsf(next.v[r][q])));
-                sum += p.ok[q % 2] ? ratio * ratio : 0.0f;
+                    for (int q = 0; q < 4; q++) {
+                        float error = sum.v[r][q] + errors[i] * length * x.v[r][q];
+                        float ratio = error / (atol + rtol * fmaxf(fabsf(y.v[r][q]), fabsf(next.v[r][q])));
+                        squared += p.ok[q % 2] ? ratio * ratio : 0.0f;
+                    }
+                for (int distance = 1; distance < 32; distance *= 2) squared += shuffle_xor(squared, distance);
+                if (p.lane == 0) squares[(size_t(m) * batch + sample) * 4 + p.warp] = squared;
+                y = sum = next;
             }
-        for (int distance = 1; distance < 32; distance *= 2) sum += shuffle_xor(sum, distance);
-        if (p.lane == 0) squares[(size_t(m) * batch + sample) * 4 + p.warp] = sum;
-        y = next;
+            // The last stage is the first of the next step.
+            if (evaluation < size_t(steps) * (STAGES - 1)) {
+                scale(x, last ? a[STAGES] * lengths[m + 1] : factors[i] * length);
+                add_scaled(x, 1.0f, sum);
+            }
+        }
     }
 }
 
 // The reverse sweep: from the gradients of all stages (J, B, P, C) to that of y0, those of the convolutions' outputs, and per
-// sample those of the norms (B, 6, C) in the order of ``norms``. ``normals`` (3, J, B, PIECES, LANES) are forward's, and
+// sample those of the norms (B, 6, C) in the order of ``norms``. ``normals`` (3, J, B, SIDE, LANES) are forward's, and
 // ``d_arguments`` (STAGES, B, SIDE, LANES) is scratch.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     backward(const float* d_stages, const float* lengths, int steps, const float* table_a, const uint4* kernels,
@@ -214,53 +232,42 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     float* a = own_tables(shared, p);
     copy_table(a, table_a, STAGES * STAGES, p);
     clear(planes, p);
-    uint4* slot = reinterpret_cast<uint4*>(shared + REST) + p.slot * PIECES * LANES + p.thread;
+    float4* cached = own_cache(shared, p);  // the last stage's argument's gradient, which all others read
+    uint4* slot = reinterpret_cast<uint4*>(shared + REST) + p.slot * KEPT / 2;
     const char *kernel1 = shared, *kernel2 = shared + KERNEL_BYTES;
     const float2 g1 = pair_of(norms, p), b1 = pair_of(norms + C, p), g2 = pair_of(norms + 2 * C, p);
     const float2 b2 = pair_of(norms + 3 * C, p), g3 = pair_of(norms + 4 * C, p);
     const size_t own = size_t(sample) * SAMPLE + corner(p);
     const size_t every = size_t(batch) * SAMPLE;
     // As `keep` has them: an evaluation's, all evaluations' of one norm, a stage's.
-    const size_t next_normals = size_t(batch) * PIECES * LANES;
+    const size_t next_normals = size_t(batch) * KEPT / 2;
     const size_t all_normals = next_normals * (size_t(steps) * (STAGES - 1) + 1);
-    const size_t next_argument = size_t(batch) * SIDE * LANES;
-    normals += size_t(sample) * PIECES * LANES + p.thread;
-    d_arguments += size_t(sample) * SIDE * LANES + p.thread;
+    const size_t next_argument = size_t(batch) * KEPT;
+    normals += size_t(sample) * KEPT / 2;
+    d_arguments += size_t(sample) * KEPT + p.thread;
     Affine sums[3];
     for (int k = 0; k < 3; k++) sums[k].scale = sums[k].shift = make_float2(0.0f, 0.0f);
 
     bool first = true;
-    fetch(slot, normals + 3 * all_normals - next_normals);
+    size_t here = size_t(steps) * (STAGES - 1) * every + own;
+    fetch(slot, normals + 3 * all_normals - next_normals, p);
     float rstd3 = rstds[((size_t(steps) * (STAGES - 1) * batch + sample) * 3 + 2) * (C / 2) + p.pair];
-    Tile d_state = zeros();  // of the state at the right edge of the step, then of that at its left edge
-    Tile share = zeros();    // of the stage that this step and the next have in common
-    Tile d = zeros();        // of what is at hand; from stage to stage, of the argument of the stage before
+    Tile d = load(d_stages + here, p);  // of a stage's value, then of its argument
+    Tile state = zeros();               // of the state at the right edge of the step, then of that at its left edge
+    Tile share = zeros();               // of the stage that this step and the one before have in common
     for (int m = steps - 1; m >= 0; m--) {
         const float length = lengths[m];
-        for (int i = STAGES - 1; i >= (m == 0 ? 0 : 1); i--) {
+        for (int i = STAGES - 1; i >= (m == 0 ? 0 : 1); i--, here -= every) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
-            const size_t here = evaluation * every + own;
             const uint4* kept = normals + evaluation * next_normals;
             const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
-            const Tile given = load(d_stages + here, p);  // used last: it comes while the sum is made
             const float rstd1 = rstd[0], rstd2 = rstd[C / 2];
             // The next one's, 128 bytes a thread: beside other runs it may have left the cache.
             if (evaluation > 0 && 32 * p.thread < SAMPLE) prefetch(d_stages + here - corner(p) - every + 32 * p.thread);
-            if (i == STAGES - 1 || i == 0) {
-                d = share;
-                share = zeros();
-            } else {
-                scale(d, a[(i + 1) * STAGES + i] * length);
-                for (int j = i + 2; j < STAGES; j++) {
-                    const float factor = a[j * STAGES + i] * length;
-                    if (factor != 0.0f) add_kept(d, factor, d_arguments + j * next_argument);
-                }
-            }
-            add_scaled(d, 1.0f, given);
-            Packed x = fetched(slot);
+            Packed x = fetched(slot, p);
             normalise_backward(d, x, rstd3, g3, sums[2], p);
             expose(plane2, d, p);
-            fetch(slot, kept + all_normals);
+            fetch(slot, kept + all_normals, p);
             d = zeros();
             if (first) block_barrier();  // the kernels' copies have come to every thread with its first values
             first = false;
@@ -268,35 +275,49 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             start_convolution(d, plane2, kernel2, p);
             copy_out(d_conv2 + here - corner(p), plane2, p);
             finish_convolution(d);
-            x = fetched(slot);
+            x = fetched(slot, p);
             relu_backward(d, x, g2, b2, p);
             normalise_backward(d, x, rstd2, g2, sums[1], p);
             expose(plane1, d, p);
-            fetch(slot, kept);
+            fetch(slot, kept, p);
             if (evaluation > 0) rstd3 = rstd[2 * (C / 2) - batch * 3 * (C / 2)];  // the next one's, which it needs first
             d = zeros();
             sample_barrier(1 + p.slot);
             start_convolution(d, plane1, kernel1, p);
             copy_out(d_conv1 + here - corner(p), plane1, p);
+            // While the products are made: the gradient of the stage before, but for this one's part.
+            Tile sum = zeros();
+            if (evaluation > 0) {
+                sum = load(d_stages + here - every, p);
+                if (i == 1) {
+                    add_scaled(sum, 1.0f, share);
+                    share = zeros();
+                } else if (i < STAGES - 1) {
+                    add_kept(sum, a[(STAGES - 1) * STAGES + i - 1] * length, cached);
+                    for (int j = i + 1; j < STAGES - 1; j++)
+                        add_kept(sum, a[j * STAGES + i - 1] * length, d_arguments + j * next_argument);
+                }
+            }
             finish_convolution(d);
-            x = fetched(slot);
+            x = fetched(slot, p);
             relu_backward(d, x, g1, b1, p);
             normalise_backward(d, x, rstd1, g1, sums[0], p);
-            if (evaluation > 0) fetch(slot, kept + 2 * all_normals - next_normals);
-            const float of_first = a[i * STAGES] * length;
-#pragma unroll
-            for (int r = 0; r < SIDE; r++)
-#pragma unroll
-                for (int q = 0; q < 4; q++) {
-                    // The last stage's argument is the state at the end of the step.
-                    if (i == STAGES - 1) d.v[r][q] += d_state.v[r][q];
-                    d_state.v[r][q] = (i == STAGES - 1 ? 0.0f : d_state.v[r][q]) + d.v[r][q];
-                    share.v[r][q] += of_first * d.v[r][q];
-                }
-            if (i > 2) keep(d_arguments + i * next_argument, d);  // for the stages from 1 to i - 2
+            if (i == STAGES - 1) {  // its argument is the state at the end of the step
+                add_scaled(d, 1.0f, state);
+                state = zeros();
+                keep(cached, d);
+            }
+            add_scaled(state, 1.0f, d);
+            if (evaluation > 0) {
+                fetch(slot, kept + 2 * all_normals - next_normals, p);
+                if (i > 1) add_scaled(share, a[i * STAGES] * length, d);
+                if (i > 2 && i < STAGES - 1) keep(d_arguments + i * next_argument, d);  // for the stages from 1 to i - 2
+                scale(d, a[i * STAGES + i - 1] * length);
+                add_scaled(d, 1.0f, sum);
+            }
         }
     }
-    store(d_y0 + own, d_state, p);
+    store(d_y0 + own, state, p);
     if (p.column == 0)
         for (int k = 0; k < 3; k++) {
             float* rows = d_norms + (size_t(sample) * 6 + 2 * k) * C + p.channel;

@@ -149,8 +149,7 @@ def choose_kernels(y0: Tensor, tensors: FieldTensors, tableau: ButcherTableau, p
     from ltnode.kernels import conv_trajectory_cuda
 
     if conv_trajectory_cuda.why_not(y0, tensors.groups, tableau, precision) is None:
-        warpgroups = conv_trajectory_cuda.has_warpgroups(y0.device)
-        return conv_trajectory_cuda.CudaTrajectory(conv_trajectory_cuda.samples_per_block(y0), warpgroups)
+        return conv_trajectory_cuda.CudaTrajectory(conv_trajectory_cuda.has_warpgroups(y0.device))
     from ltnode.kernels.conv_trajectory_triton import TritonTrajectory
 
     return TritonTrajectory()

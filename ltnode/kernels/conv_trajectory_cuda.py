@@ -6,9 +6,7 @@ Triton; everything else goes there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,21 +20,10 @@ from ltnode.typing import Tensor
 _CHANNELS, _GROUPS, _LARGEST_SIDE = 64, 32, 7
 _THREADS = 128
 """Of one sample."""
-_BACKWARD_SAMPLES = 2
-"""Of a block: for a third its threads have too few registers, and it is no faster."""
-_crowded: ContextVar[bool] = ContextVar("crowded", default=False)
+_SAMPLES = 2
+"""Of a block."""
 _KERNEL_BYTES = 2 * 9 * _CHANNELS * _CHANNELS * 2
 """Of the two convolutions in one direction."""
-
-
-@contextmanager
-def crowded_card(crowded: bool) -> Generator[None]:
-    """Whether kernels captured here share the card with those of other runs: then their sum counts, not how soon one is done."""
-    token = _crowded.set(crowded)
-    try:
-        yield
-    finally:
-        _crowded.reset(token)
 
 
 def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precision) -> str | None:
@@ -50,7 +37,7 @@ def why_not(y0: Tensor, groups: int, tableau: ButcherTableau, precision: Precisi
     if y0.device.type != "cuda":
         return f"the state is on {y0.device.type}"
     card: Any = torch.cuda.get_device_properties(y0.device)
-    if card.shared_memory_per_block_optin < shared_bytes(y0.shape[2], 2, has_warpgroups(y0.device)):
+    if card.shared_memory_per_block_optin < shared_bytes(y0.shape[2], has_warpgroups(y0.device)):
         return "the card has too little shared memory"
     return nvrtc.why_unavailable()
 
@@ -60,36 +47,22 @@ def has_warpgroups(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) == nvrtc.HOPPER
 
 
-def shared_bytes(side: int, samples: int, warpgroups: bool) -> int:
-    """Of a block: kernels, activations and tables of its samples; time maps forward, a slot for each sample backward."""
+def shared_bytes(side: int, warpgroups: bool) -> int:
+    """Of a block: kernels; activations, tables and a tile of each sample; time maps forward, a slot for each sample backward."""
     lines = 3 * 9 + 2 * 8 * side if warpgroups else 2 * 64
-    activations, tables_of_method = lines * 128, 256
-    rest = max(2 * side, samples * _pieces(side)) * _THREADS * 16
-    return _KERNEL_BYTES + samples * (activations + tables_of_method) + rest
+    activations, tables_of_method, tile = lines * 128, 256, side * _THREADS * 16
+    rest = max(2 * 3 * _THREADS * 16, _SAMPLES * tile // 2)
+    return _KERNEL_BYTES + _SAMPLES * (activations + tables_of_method + tile) + rest
 
 
-def _pieces(side: int) -> int:
-    """Of 16 bytes: a thread's tile in bfloat16."""
-    return -(-side // 2)
-
-
-def samples_per_block(y0: Tensor) -> int:
-    """Forward: two, which a sample's latency is shortest with, while that fills the card once; else three, where they fit."""
-    batch, _, side, _ = y0.shape
-    card: Any = torch.cuda.get_device_properties(y0.device)
-    crowded = _crowded.get() or batch > 2 * card.multi_processor_count
-    fits = card.shared_memory_per_block_optin >= shared_bytes(side, 3, has_warpgroups(y0.device))
-    return 3 if crowded and fits else 2
-
-
-def defines(problem: Problem, side: int, samples: int, warpgroups: bool) -> tuple[tuple[str, int], ...]:
+def defines(problem: Problem, side: int, warpgroups: bool) -> tuple[tuple[str, int], ...]:
     """What the kernels are compiled for."""
-    sizes = (("SIDE", side), ("STAGES", problem.tableau.stages), ("SAVE", int(problem.save)), ("SAMPLES", samples))
+    sizes = (("SIDE", side), ("STAGES", problem.tableau.stages), ("SAVE", int(problem.save)))
     return (*sizes, ("WARPGROUPS", int(warpgroups)))
 
 
-def _compiled_for(problem: Problem, side: int, samples: int, warpgroups: bool, device: torch.device) -> nvrtc.Kernels:
-    return nvrtc.compiled("conv_trajectory", defines(problem, side, samples, warpgroups), device)
+def _compiled_for(problem: Problem, side: int, warpgroups: bool, device: torch.device) -> nvrtc.Kernels:
+    return nvrtc.compiled("conv_trajectory", defines(problem, side, warpgroups), device)
 
 
 @dataclass(frozen=True)
@@ -97,33 +70,31 @@ class CudaTrajectory:
     """`ltnode.kernels.conv_trajectory.Kernels` on the tensor cores.
 
     Attributes:
-        samples: Of a block, forward; see `samples_per_block`.
         warpgroups: Multiply as warpgroups; see `has_warpgroups`.
         compiled: Gives the compiled functions for a problem; the tests put an emulation in its place.
     """
 
-    samples: int
     warpgroups: bool
-    compiled: Callable[[Problem, int, int, bool, torch.device], nvrtc.Kernels] = _compiled_for
+    compiled: Callable[[Problem, int, bool, torch.device], nvrtc.Kernels] = _compiled_for
 
     def sweep(self, y0: Tensor, field: Sequence[Tensor], starts: Tensor, lengths: Tensor, problem: Problem) -> Swept:
         """All steps from y0 (B, H, W, C)."""
         w1, w2, bias1, bias2, map1, map2, g1, g2, g3, b1, b2, b3 = field
         batch, side, _, channels = y0.shape
         steps, device = lengths.shape[0], y0.device
-        kernels = self.compiled(problem, side, self.samples, self.warpgroups, device)
+        kernels = self.compiled(problem, side, self.warpgroups, device)
         evaluations = steps * (problem.tableau.stages - 1) + 1
         cells = (evaluations, batch, side, side, channels)
         stages = torch.empty(cells, device=device)
         kept = cells if problem.save else (0,)
         active1, active2 = (torch.empty(kept, device=device, dtype=torch.bfloat16) for _ in range(2))
-        own = (3, evaluations, batch, _pieces(side), _THREADS, 4) if problem.save else (0,)  # as their threads hold them
+        own = (3, evaluations, batch, side, _THREADS, 2) if problem.save else (0,)  # as their threads hold them
         normals = torch.empty(own, device=device, dtype=torch.int32)
         rstds = torch.empty((evaluations, batch, 3, channels // 2) if problem.save else (0,), device=device)
         squares = torch.empty(steps, batch, 4, device=device)
         packed = torch.empty((2, _KERNEL_BYTES), device=device, dtype=torch.uint8)
         w1, w2 = _with_whole_kernels(w1, w2)
-        maps = torch.empty((2, side, _THREADS, 4), device=device)
+        maps = torch.empty((2, 3, _THREADS, 4), device=device)
         words = packed.numel() // 4
         given: list[nvrtc.Argument] = [w1, w2, w1.stride(0), w1.stride(1), map1.contiguous(), map2.contiguous(), packed, maps]
         kernels.launch("pack_weights", -(-words // 256), 256, 0, given)
@@ -132,8 +103,8 @@ class CudaTrajectory:
         arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, a, c, e, packed[0], bias1, bias2]
         arguments += [maps, norms, stages, active1, active2, normals, rstds, squares, batch]
         arguments += [float(problem.rtol), float(problem.atol)]
-        blocks, threads = -(-batch // self.samples), self.samples * _THREADS
-        shared = shared_bytes(side, self.samples, self.warpgroups)
+        blocks, threads = -(-batch // _SAMPLES), _SAMPLES * _THREADS
+        shared = shared_bytes(side, self.warpgroups)
         kernels.launch("forward", blocks, threads, shared, arguments, long=True)
         return Swept(stages, squares.sum(dim=2), (active1, active2), (packed, norms, normals, rstds))
 
@@ -144,7 +115,7 @@ class CudaTrajectory:
         packed, norms, normals, rstds = saved
         _, batch, side, _, channels = d_stages.shape
         device, n_stages = d_stages.device, problem.tableau.stages
-        kernels = self.compiled(problem, side, _BACKWARD_SAMPLES, self.warpgroups, device)
+        kernels = self.compiled(problem, side, self.warpgroups, device)
         d_conv1, d_conv2 = (torch.empty(d_stages.shape, device=device, dtype=torch.bfloat16) for _ in range(2))
         d_arguments = torch.empty((n_stages, batch, side, _THREADS, 4), device=device)
         d_y0 = torch.empty(d_stages.shape[1:], device=device)
@@ -152,8 +123,8 @@ class CudaTrajectory:
         a = tables(problem.tableau, device)[0]
         arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], a, packed[1], norms, normals, rstds]
         arguments += [d_conv1, d_conv2, d_arguments, d_y0, d_norms, batch]
-        blocks, threads = -(-batch // _BACKWARD_SAMPLES), _BACKWARD_SAMPLES * _THREADS
-        shared = shared_bytes(side, _BACKWARD_SAMPLES, self.warpgroups)
+        blocks, threads = -(-batch // _SAMPLES), _SAMPLES * _THREADS
+        shared = shared_bytes(side, self.warpgroups)
         kernels.launch("backward", blocks, threads, shared, arguments, long=True)
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from ltnode.errors import ConfigError
-from ltnode.kernels.conv_trajectory_cuda import crowded_card
 from ltnode.models import Model
 from ltnode.training.batches import as_dataset
 from ltnode.training.config import TrainConfig
@@ -124,7 +123,6 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | No
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(product_precision(configs[0].precision))
         side_by_side = len(jobs) if at_once is None else max(1, min(at_once, len(jobs)))
-        stack.enter_context(crowded_card(side_by_side > 1))
         turns = []
         for job, dataset, config in zip(jobs, datasets, configs, strict=True):
             stream = torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -57,10 +57,10 @@ def _library(name: str, kernels: tuple[str, ...], defines: tuple[str, ...] = ())
     return EmulatedKernels(folder / "kernels.so")
 
 
-def emulated(problem: Problem, side: int, samples: int, warpgroups: bool, device: torch.device) -> EmulatedKernels:
+def emulated(problem: Problem, side: int, warpgroups: bool, device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.conv_trajectory_cuda.CudaTrajectory`."""
     assert device.type == "cpu"
-    defines = tuple(f"-D{name}={value}" for name, value in conv_trajectory_cuda.defines(problem, side, samples, warpgroups))
+    defines = tuple(f"-D{name}={value}" for name, value in conv_trajectory_cuda.defines(problem, side, warpgroups))
     return _library("conv_trajectory", ("pack_weights", "forward", "backward"), defines)
 
 

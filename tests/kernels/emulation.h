@@ -17,9 +17,11 @@
 
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
+struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
@@ -45,6 +47,7 @@ struct Warp {
 struct Copy {
     void* to;
     const void* from;
+    int bytes;
 };
 struct Matrix {  // rows of 16 bytes; the next 8 values of k are chunk bytes further
     const char* first;
@@ -166,11 +169,12 @@ static inline void block_barrier() { emulation::meet(emulation::barriers[0], blo
 static inline void sample_barrier(int number) { emulation::meet(emulation::barriers[number], 128, [] {}); }
 
 // As late as they may be: what reads too early finds what was there before.
-static inline void start_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from}); }
+static inline void start_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from, 16}); }
+static inline void start_half_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from, 8}); }
 static inline void prefetch(const void*) {}
 static inline void copies_done() {
     auto& copies = emulation::fibres[threadIdx.x].copies;
-    for (auto& copy : copies) std::memcpy(copy.to, copy.from, 16);
+    for (auto& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
     copies.clear();
 }
 

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emu
 
 
 def errors_of(
-    monkeypatch: pytest.MonkeyPatch, side: int, batch: int, edges: list[float], method: str, warpgroups: bool, samples: int = 2
+    monkeypatch: pytest.MonkeyPatch, side: int, batch: int, edges: list[float], method: str, warpgroups: bool
 ) -> dict[str, float]:
-    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(samples, warpgroups, emulated))
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(warpgroups, emulated))
     return trajectory_errors(64, side, batch, edges, method, "bf16", "cpu", poison=True, reference_field=RoundedField)
 
 
@@ -42,7 +42,7 @@ def test_one_step_equals_layers_with_the_same_rounding(
 @pytest.mark.parametrize(("trained", "warpgroups"), [(True, True), (True, False), (False, True)])
 def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, trained: bool, warpgroups: bool):
     """Euler's only stage: the field itself, and its gradients also where the field is a constant; bounds as above."""
-    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(2, warpgroups, emulated))
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(warpgroups, emulated))
     field, exact = rough_field(64, seed=3).requires_grad_(trained), RoundedField(64).double().requires_grad_(trained)
     exact.load_state_dict({k: v.double() for k, v in field.state_dict().items()})
     t, h, weight = torch.tensor(0.7), torch.randn(3, 64, 6, 6, requires_grad=True), torch.randn(3, 64, 6, 6)
@@ -75,8 +75,8 @@ def test_what_the_kernels_are_not_written_for_goes_elsewhere(shape: tuple[int, .
 @pytest.mark.slow
 @pytest.mark.parametrize("warpgroups", [False, True])
 def test_two_steps_of_dopri5_follow_the_layers(monkeypatch: pytest.MonkeyPatch, warpgroups: bool):
-    """Two blocks of three samples for four, a part empty; 13 evaluations multiply differences at the ReLUs' corners."""
-    errors = errors_of(monkeypatch, 7, 4, [0.0, 0.3, 0.5], "dopri5", warpgroups, samples=3)
+    """Two blocks of two samples for three, a part empty; 13 evaluations multiply differences at the ReLUs' corners."""
+    errors = errors_of(monkeypatch, 7, 3, [0.0, 0.3, 0.5], "dopri5", warpgroups)
     assert errors["states"] < 1e-3 and errors["error norms"] < 1e-2 and errors["without saving"] == 0.0, errors
     assert max(errors.values()) < 0.1, errors
 
