@@ -11,21 +11,9 @@ namespace {
 constexpr int BORDER = 9;
 constexpr int LINES = 3 * BORDER + 2 * 8 * SIDE;
 constexpr int PLANE_CHUNK_BYTES = 16 * LINES;
-constexpr int KERNEL_CHUNK_BYTES = 16 * C;
 constexpr int PLANES_BYTES = C / 8 * PLANE_CHUNK_BYTES;
 
 DEVICE char* plane_of(char* planes, int number) { return planes + 16 * (BORDER + number * (8 * SIDE + BORDER)); }
-
-// Where a word of a kernel (tap, chunk, row, 4 words) comes from: its row of the matrix and the first of two values of k. A
-// warp's rows are in the order in which its threads hold them: even channels first.
-struct Origin {
-    int tap, row, k;
-};
-
-DEVICE Origin origin(int word) {
-    int row = word / 4 % C;
-    return {word / (4 * C * C / 8), row / 16 * 16 + 2 * (row % 8) + row % 16 / 8, word / (4 * C) % (C / 8) * 8 + 2 * (word % 4)};
-}
 
 DEVICE int piece_of(int row, int column, int number) { return number * PLANE_CHUNK_BYTES + 16 * (8 * row + column); }
 

@@ -10,6 +10,7 @@
 
 #include "conv_tile.cuh"
 #if WARPGROUPS
+#include "warpgroup_rows.cuh"
 #include "conv_product_group.cuh"
 #else
 #include "conv_product_warp.cuh"

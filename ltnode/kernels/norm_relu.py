@@ -14,7 +14,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ltnode.kernels import nvrtc, patch_norm
+from ltnode.kernels import halving_conv, nvrtc, patch_norm
 from ltnode.typing import Float, Tensor
 
 _LARGEST_PART = 32768
@@ -235,6 +235,8 @@ def _product_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
 def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """The convolution without its bias; one copy brings each factor to autocast's precision and to channels last."""
     dtype = _product_dtype(layer, x)
+    if dtype == torch.bfloat16 and halving_conv.why_not(layer, x) is None:
+        return halving_conv.halving_conv(x, layer)
     weight, x = (factor.to(dtype=dtype, memory_format=torch.channels_last) for factor in (layer.weight, x))
     return functional.conv2d(x, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
 

@@ -96,6 +96,15 @@ __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_g
 #define ROWS_5 ROWS_4 ", %16, %17, %18, %19"
 #define ROWS_6 ROWS_5 ", %20, %21, %22, %23"
 #define ROWS_7 ROWS_6 ", %24, %25, %26, %27"
+#define ROWS_8 ROWS_7 ", %28, %29, %30, %31"
+#define ROWS_9 ROWS_8 ", %32, %33, %34, %35"
+#define ROWS_10 ROWS_9 ", %36, %37, %38, %39"
+#define ROWS_11 ROWS_10 ", %40, %41, %42, %43"
+#define ROWS_12 ROWS_11 ", %44, %45, %46, %47"
+#define ROWS_13 ROWS_12 ", %48, %49, %50, %51"
+#define ROWS_14 ROWS_13 ", %52, %53, %54, %55"
+#define ROWS_15 ROWS_14 ", %56, %57, %58, %59"
+#define ROWS_16 ROWS_15 ", %60, %61, %62, %63"
 #define SUMS(r) "+f"(d[r][0]), "+f"(d[r][1]), "+f"(d[r][2]), "+f"(d[r][3])
 #define SUMS_1 SUMS(0)
 #define SUMS_2 SUMS_1, SUMS(1)
@@ -104,6 +113,15 @@ __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_g
 #define SUMS_5 SUMS_4, SUMS(4)
 #define SUMS_6 SUMS_5, SUMS(5)
 #define SUMS_7 SUMS_6, SUMS(6)
+#define SUMS_8 SUMS_7, SUMS(7)
+#define SUMS_9 SUMS_8, SUMS(8)
+#define SUMS_10 SUMS_9, SUMS(9)
+#define SUMS_11 SUMS_10, SUMS(10)
+#define SUMS_12 SUMS_11, SUMS(11)
+#define SUMS_13 SUMS_12, SUMS(12)
+#define SUMS_14 SUMS_13, SUMS(13)
+#define SUMS_15 SUMS_14, SUMS(14)
+#define SUMS_16 SUMS_15, SUMS(15)
 #define PRODUCT(n, columns, first, second)                                                                       \
     __device__ __forceinline__ void start_product(float (&d)[n][4], Matrix a, Matrix b) {                        \
         asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; "                                                  \
@@ -124,5 +142,6 @@ PRODUCT(4, 32, 16, 17)
 PRODUCT(5, 40, 20, 21)
 PRODUCT(6, 48, 24, 25)
 PRODUCT(7, 56, 28, 29)
+PRODUCT(16, 128, 64, 65)
 
 #endif

@@ -92,3 +92,9 @@ def emulated_norm_relu(x: torch.Tensor, biased: bool) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.norm_relu`."""
     sizes = norm_relu._cuda_sizes(x.shape[2] * x.shape[3], x.shape[1], biased)
     return _library("norm_relu", ("norm_relu_forward", "norm_relu_backward"), tuple(f"-D{name}={value}" for name, value in sizes))
+
+
+def emulated_halving(side: int, device: torch.device) -> EmulatedKernels:
+    """Stands in for the compiled kernels of `ltnode.kernels.halving_conv`."""
+    assert device.type == "cpu"
+    return _library("halving_conv", ("pack_kernel", "halving_forward", "halving_backward"), (f"-DIN={side}",))

@@ -77,7 +77,7 @@ def test_what_the_kernels_are_not_written_for_goes_elsewhere(shape: tuple[int, .
 def test_two_steps_of_dopri5_follow_the_layers(monkeypatch: pytest.MonkeyPatch, warpgroups: bool):
     """Two blocks of two samples for three, a part empty; 13 evaluations multiply differences at the ReLUs' corners."""
     errors = errors_of(monkeypatch, 7, 3, [0.0, 0.3, 0.5], "dopri5", warpgroups)
-    assert errors["states"] < 1e-3 and errors["error norms"] < 1e-2 and errors["without saving"] == 0.0, errors
+    assert errors["states"] < 1e-3 and errors["error norms"] < 2e-2 and errors["without saving"] == 0.0, errors
     assert max(errors.values()) < 0.1, errors
 
 

@@ -1,0 +1,175 @@
+// The 4x4 convolution of 64 channels with stride 2 and a border of one, which halves images, and the gradient of its input, in
+// bfloat16 as products of warpgroups (compute capability 9.0); the launches are in halving_conv.py.
+//
+// The kernel stays in shared memory while a block goes over images, of which it has a part in one buffer and fetches the next
+// part into the other. A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them: a
+// tap is the same plane read from another position on. Forward, rows and columns are apart by their parity, so that the positions
+// that a tap reads are side by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a
+// part is a whole image of gradients. A warpgroup makes 8 rows.
+//
+// Defined by the host: IN (height = width of the larger image, 16 to 31).
+
+namespace {
+
+constexpr int C = 64;
+constexpr int OUT = IN / 2;
+constexpr int COLS = 16;
+constexpr int ROWS = 8;  // of a warpgroup
+constexpr int THREADS = 256;
+constexpr int LEAD = COLS + 1;                          // zeros before the first position
+constexpr int PLANE_BYTES = 16 * (2 * LEAD + 1 + 2 * ROWS * COLS);
+constexpr int BUFFER_BYTES = 8 * PLANE_BYTES;
+constexpr int KERNEL_BYTES = 16 * C * C * 2;            // of all taps
+static_assert(OUT > ROWS - 1 && OUT < COLS, "two warpgroups, and a column of zeros");
+
+}  // namespace
+
+#include "warpgroup_rows.cuh"
+
+namespace {
+
+struct Sums {
+    float v[2 * ROWS][4];  // [8 positions][2 (channel of the pair) + (position of two)]
+};
+
+DEVICE Sums no_sums() {
+    Sums x;
+#pragma unroll
+    for (int n = 0; n < 2 * ROWS; n++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[n][q] = 0.0f;
+    return x;
+}
+
+DEVICE int position(int row, int column) { return 16 * (LEAD + row * COLS + column); }
+
+// The kernel and zeros everywhere else; the first part may follow.
+DEVICE void begin(char* shared, const uint4* kernel) {
+    for (int i = threadIdx.x; i < KERNEL_BYTES / 16; i += THREADS) start_copy(shared + 16 * i, kernel + i);
+    uint4* buffers = reinterpret_cast<uint4*>(shared + KERNEL_BYTES);
+    for (int i = threadIdx.x; i < 2 * BUFFER_BYTES / 16; i += THREADS) buffers[i] = make_uint4(0u, 0u, 0u, 0u);
+    block_barrier();
+}
+
+// 16 channels of an image: planes (2 chunks, parity of the row, parity of the column).
+DEVICE void fetch_inputs(char* buffer, const u16* image, int quarter) {
+    for (int i = threadIdx.x; i < IN * IN * 2; i += THREADS) {
+        int row = i / 2 / IN, column = i / 2 % IN, chunk = i % 2;
+        start_copy(buffer + (4 * chunk + 2 * (row % 2) + column % 2) * PLANE_BYTES + position(row / 2, column / 2),
+                   image + i / 2 * C + 16 * quarter + 8 * chunk);
+    }
+}
+
+// An image of gradients: planes (8 chunks).
+DEVICE void fetch_gradients(char* buffer, const u16* image) {
+    for (int i = threadIdx.x; i < OUT * OUT * 8; i += THREADS)
+        start_copy(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT), image + 8 * i);
+}
+
+// What was fetched is there for all, and all have finished with the other buffer.
+DEVICE void fetched() {
+    copies_done();
+    writes_to_products();
+    block_barrier();
+}
+
+// Sums of a warpgroup to the positions (first row + step * row, first column + step * column) of a (side, side, C) image.
+DEVICE void store(u16* image, const Sums& x, int side, int first_row, int first_column, int step, int group) {
+    const int lane = threadIdx.x % 32, channel = threadIdx.x % 128 / 32 * 16 + 2 * (lane / 4);
+#pragma unroll
+    for (int n = 0; n < 2 * ROWS; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int row = first_row + step * (group * ROWS + n / 2), column = first_column + step * (n % 2 * 8 + 2 * (lane % 4) + e);
+            if (row < side && column < side)
+                *reinterpret_cast<u32*>(image + (row * side + column) * C + channel) = bf16_pair(x.v[n][e], x.v[n][2 + e]);
+        }
+}
+
+}  // namespace
+
+// A kernel (out, in, 4, 4) with strides as the products read it, forward (rows are outputs) and backward (rows are inputs).
+extern "C" __global__ void pack_kernel(const float* w, int stride_out, int stride_in, u32* packed) {
+    constexpr int WORDS = KERNEL_BYTES / 4;
+    int word = blockIdx.x * blockDim.x + threadIdx.x;
+    if (word >= 2 * WORDS) return;
+    const Origin from = origin(word % WORDS);
+    bool backward = word >= WORDS;
+    int at = (backward ? from.k * stride_out + from.row * stride_in : from.row * stride_out + from.k * stride_in) + from.tap;
+    packed[word] = bf16_pair(w[at], w[at + (backward ? stride_out : stride_in)]);
+}
+
+// y (B, OUT, OUT, C) from x (B, IN, IN, C).
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    halving_forward(const u16* x, const uint4* kernel, u16* y, int batch, int blocks) {
+    SHARED_MEMORY(shared);
+    begin(shared, kernel);
+    const int group = same_in_warp(threadIdx.x / 128);
+    int part = 0;
+    if (int(blockIdx.x) < batch) fetch_inputs(shared + KERNEL_BYTES, x + size_t(blockIdx.x) * IN * IN * C, 0);
+    for (int image = blockIdx.x; image < batch; image += blocks) {
+        Sums sums = no_sums();
+        for (int quarter = 0; quarter < 4; quarter++, part++) {
+            fetched();
+            char* buffer = shared + KERNEL_BYTES + part % 2 * BUFFER_BYTES;
+            char* other = shared + KERNEL_BYTES + (part + 1) % 2 * BUFFER_BYTES;
+#pragma unroll 1
+            for (int ky = 0; ky < 4; ky++) {
+                const int dr = (ky + 1) / 2 - 1;
+                const char* planes = buffer + 2 * ((ky + 1) % 2) * PLANE_BYTES + position(group * ROWS + dr, 0);
+                const Matrix rows = matrix(shared + (ky * 4 * 8 + 2 * quarter) * KERNEL_CHUNK_BYTES, KERNEL_CHUNK_BYTES);
+                const Matrix columns = matrix(planes, 4 * PLANE_BYTES);
+                begin_products();
+#pragma unroll
+                for (int kx = 0; kx < 4; kx++) {
+                    const int dc = (kx + 1) / 2 - 1;
+                    start_product(sums.v, moved(rows, kx * 8 * KERNEL_CHUNK_BYTES),
+                                  moved(columns, (kx + 1) % 2 * PLANE_BYTES + 16 * dc));
+                }
+            }
+            commit_products();
+            if (quarter < 3)
+                fetch_inputs(other, x + size_t(image) * IN * IN * C, quarter + 1);
+            else if (image + blocks < batch)
+                fetch_inputs(other, x + size_t(image + blocks) * IN * IN * C, 0);
+            products_done(sums.v);
+        }
+        store(y + size_t(image) * OUT * OUT * C, sums, OUT, 0, 0, 1, group);
+    }
+    copies_done();
+}
+
+// dx (B, IN, IN, C) from dy (B, OUT, OUT, C).
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    halving_backward(const u16* dy, const uint4* kernel, u16* dx, int batch, int blocks) {
+    SHARED_MEMORY(shared);
+    begin(shared, kernel);
+    const int group = same_in_warp(threadIdx.x / 128);
+    int part = 0;
+    if (int(blockIdx.x) < batch) fetch_gradients(shared + KERNEL_BYTES, dy + size_t(blockIdx.x) * OUT * OUT * C);
+    for (int image = blockIdx.x; image < batch; image += blocks, part++) {
+        fetched();
+        char* buffer = shared + KERNEL_BYTES + part % 2 * BUFFER_BYTES;
+        char* other = shared + KERNEL_BYTES + (part + 1) % 2 * BUFFER_BYTES;
+#pragma unroll 1
+        for (int parity = 0; parity < 4; parity++) {  // of the input's row and column
+            const int py = parity / 2, px = parity % 2;
+            Sums sums = no_sums();
+#pragma unroll 1
+            for (int tap = 0; tap < 4; tap++) {
+                const int iy = tap / 2, ix = tap % 2, ky = 1 - py + 2 * iy, kx = 1 - px + 2 * ix;
+                const Matrix rows = matrix(shared + (ky * 4 + kx) * 8 * KERNEL_CHUNK_BYTES, KERNEL_CHUNK_BYTES);
+                const Matrix columns = matrix(buffer + position(group * ROWS + py - iy, px - ix), PLANE_BYTES);
+                begin_products();
+#pragma unroll
+                for (int chunk = 0; chunk < 8; chunk += 2)
+                    start_product(sums.v, moved(rows, chunk * KERNEL_CHUNK_BYTES), moved(columns, chunk * PLANE_BYTES));
+            }
+            commit_products();
+            if (parity == 0 && image + blocks < batch) fetch_gradients(other, dy + size_t(image + blocks) * OUT * OUT * C);
+            products_done(sums.v);
+            store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group);
+        }
+    }
+    copies_done();
+}

@@ -1,0 +1,99 @@
+"""The 4x4 convolution that halves images, in bfloat16 on warpgroups: one kernel forward, one for the gradient of its input.
+
+``halving_conv(x, conv)`` is ``conv(x)`` without its bias under bfloat16 autocast, for 64 channels, stride 2 and a border of one.
+The gradient of its weight is torch's. The reference is the layer of `torch.nn`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from ltnode.kernels import nvrtc
+from ltnode.kernels.patch_norm import pixels
+from ltnode.typing import Float, Tensor
+
+_CHANNELS, _THREADS = 64, 256
+_SMALLEST, _LARGEST = 16, 31
+"""Sides of images."""
+_KERNEL_BYTES = 16 * _CHANNELS * _CHANNELS * 2
+_PLANE_BYTES = 16 * (2 * 17 + 1 + 16 * 16)
+_SHARED_BYTES = _KERNEL_BYTES + 2 * 8 * _PLANE_BYTES
+"""Of a block: the kernel, and two buffers of eight planes."""
+
+
+def why_not(conv: nn.Conv2d, x: Tensor) -> str | None:
+    """Why the kernels cannot replace this layer on this input; None where they can."""
+    if not x.is_cuda:
+        return f"the input is on {x.device.type}"
+    if torch.cuda.get_device_capability(x.device) != nvrtc.HOPPER:
+        return "the card's warpgroups do not multiply matrices"
+    return why_not_layer(conv, x) or nvrtc.why_unavailable()
+
+
+def why_not_layer(conv: nn.Conv2d, x: Tensor) -> str | None:
+    """What is against this layer and the shape of x (N, C, H, W), whatever the device."""
+    if (conv.kernel_size, conv.stride, conv.padding, conv.dilation) != ((4, 4), (2, 2), (1, 1), (1, 1)):
+        return "the kernel is not 4 x 4 with stride 2 and a border of one"
+    if (conv.in_channels, conv.out_channels, conv.groups) != (_CHANNELS, _CHANNELS, 1) or conv.padding_mode != "zeros":
+        return f"there must be {_CHANNELS} channels in one group and a border of zeros"
+    if conv.weight.dtype != torch.float32 or conv.weight.stride()[2:] != (4, 1):
+        return "the weight must be float32 with whole kernels side by side"
+    if x.shape[2] != x.shape[3] or not _SMALLEST <= x.shape[2] <= _LARGEST:
+        return f"images must be squares of {_SMALLEST} to {_LARGEST} rows"
+    return None
+
+
+def halving_conv(x: Float[Tensor, "N C H W"], conv: nn.Conv2d) -> Float[Tensor, "N C P Q"]:
+    """The convolution without its bias in bfloat16, channels last, for a layer and input that `why_not` has nothing against."""
+    return _HalvingConv.apply(x, conv.weight, _compiled_for(x.shape[-1], x.device))
+
+
+def _compiled_for(side: int, device: torch.device) -> nvrtc.Kernels:
+    return nvrtc.compiled("halving_conv", (("IN", side),), device)
+
+
+def _blocks(batch: int, device: torch.device) -> int:
+    """One for each multiprocessor: it goes over several images with the kernel that it has once."""
+    return min(batch, torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2)
+
+
+class _HalvingConv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, kernels: nvrtc.Kernels) -> Tensor:
+        rows = pixels(x.detach().to(torch.bfloat16))
+        packed = torch.empty((2, _KERNEL_BYTES), device=x.device, dtype=torch.uint8)
+        given: list[nvrtc.Argument] = [weight.detach(), weight.stride(0), weight.stride(1), packed]
+        kernels.launch("pack_kernel", packed.numel() // 4 // 256, 256, 0, given)
+        batch, side, _, channels = rows.shape
+        out = torch.empty((batch, side // 2, side // 2, channels), device=x.device, dtype=torch.bfloat16)
+        ctx.launch = (_blocks(batch, x.device), _THREADS, _SHARED_BYTES)
+        kernels.launch("halving_forward", *ctx.launch, [rows, packed[0], out, batch, ctx.launch[0]], long=True)
+        ctx.save_for_backward(rows, packed, weight)
+        ctx.kernels, ctx.dtype = kernels, x.dtype
+        return out.permute(0, 3, 1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        rows, packed, weight = ctx.saved_tensors
+        d_rows = pixels(d_out.to(torch.bfloat16))
+        d_x = d_weight = None
+        if ctx.needs_input_grad[0]:
+            d_x = torch.empty_like(rows)
+            ctx.kernels.launch("halving_backward", *ctx.launch, [d_rows, packed[1], d_x, len(rows), ctx.launch[0]], long=True)
+            d_x = d_x.permute(0, 3, 1, 2).to(ctx.dtype)
+        if ctx.needs_input_grad[1]:
+            d_weight = weight_gradient(rows, d_rows, weight)
+        return d_x, d_weight, None
+
+
+def weight_gradient(x: Float[Tensor, "N H W C"], d_out: Float[Tensor, "N P Q C"], weight: Tensor) -> Tensor:
+    """Torch's, from factors in bfloat16."""
+    shaped = torch.empty_like(weight, dtype=x.dtype, memory_format=torch.channels_last)
+    factors = (d_out.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), shaped)
+    settings: tuple[Any, ...] = ([2, 2], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
+    return torch.ops.aten.convolution_backward(*factors, None, *settings)[1].float()
