@@ -161,6 +161,8 @@ class CudaKernels:
         self._driver = _driver()
         torch.cuda.current_stream().synchronize()  # makes torch create the context
         self._module = ctypes.c_void_p()
+        self._context = ctypes.c_void_p()
+        self._check(self._driver.cuCtxGetCurrent(ctypes.byref(self._context)))
         self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), code))
         self._functions: dict[str, ctypes.c_void_p] = {}
         self._shared_bytes: dict[str, int] = {}
@@ -174,8 +176,16 @@ class CudaKernels:
         lowest = _LaunchAttribute(id=_PRIORITY, priority=0)
         size = ((blocks, 1, 1), (threads, 1, 1), shared_bytes, torch.cuda.current_stream().cuda_stream)
         launch = _Launch(*size, ctypes.pointer(lowest), int(long))
+        self._enter_context()
         function = self._function(name, shared_bytes)
         self._check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), function, pointers, None))
+
+    def _enter_context(self) -> None:
+        """A thread of the autograd engine has no context before its first launch by torch."""
+        current = ctypes.c_void_p()
+        self._check(self._driver.cuCtxGetCurrent(ctypes.byref(current)))
+        if current.value is None:
+            self._check(self._driver.cuCtxSetCurrent(self._context))
 
     def _function(self, name: str, shared_bytes: int) -> ctypes.c_void_p:
         if name not in self._functions:
