@@ -2,12 +2,12 @@
 // bfloat16 as products of warpgroups (compute capability 9.0); the launches are in halving_conv.py.
 //
 // The kernel stays in shared memory while a block goes over images, of which it has a part in one buffer and fetches the next
-// part into the other. A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them: a
-// tap is the same plane read from another position on. Forward, rows and columns are apart by their parity, so that the positions
+// two parts into others. A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them:
+// a tap is the same plane read from another position on. Forward, rows and columns are apart by their parity, so that the positions
 // that a tap reads are side by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a
 // part is a whole image of gradients. A warpgroup makes 8 rows.
 //
-// Defined by the host: IN (height = width of the larger image, 16 to 31).
+// Defined by the host: IN (height = width of the larger image, 16 to 30).
 
 namespace {
 
@@ -16,11 +16,12 @@ constexpr int OUT = IN / 2;
 constexpr int COLS = 16;
 constexpr int ROWS = 8;  // of a warpgroup
 constexpr int THREADS = 256;
-constexpr int LEAD = COLS + 1;                          // zeros before the first position
-constexpr int PLANE_BYTES = 16 * (2 * LEAD + 1 + 2 * ROWS * COLS);
-constexpr int BUFFER_BYTES = 8 * PLANE_BYTES;
-constexpr int KERNEL_BYTES = 16 * C * C * 2;            // of all taps
-static_assert(OUT > ROWS - 1 && OUT < COLS, "two warpgroups, and a column of zeros");
+constexpr int LEAD = COLS + 1;  // zeros before the first position, and so after the last of the plane before
+constexpr int PLANE_BYTES = 16 * (LEAD + (COLS - 1) * COLS);
+constexpr int BUFFERS = 3;
+constexpr int BUFFER_BYTES = 8 * PLANE_BYTES + 16 * LEAD;
+constexpr int KERNEL_BYTES = 16 * C * C * 2;  // of all taps
+static_assert(IN / 2 >= ROWS && (IN + 1) / 2 < COLS, "two warpgroups, and a column of zeros");
 
 }  // namespace
 
@@ -43,32 +44,44 @@ DEVICE Sums no_sums() {
 
 DEVICE int position(int row, int column) { return 16 * (LEAD + row * COLS + column); }
 
-// The kernel and zeros everywhere else; the first part may follow.
+// The kernel and zeros everywhere else; the first parts may follow.
 DEVICE void begin(char* shared, const uint4* kernel) {
     for (int i = threadIdx.x; i < KERNEL_BYTES / 16; i += THREADS) start_copy(shared + 16 * i, kernel + i);
     uint4* buffers = reinterpret_cast<uint4*>(shared + KERNEL_BYTES);
-    for (int i = threadIdx.x; i < 2 * BUFFER_BYTES / 16; i += THREADS) buffers[i] = make_uint4(0u, 0u, 0u, 0u);
+    for (int i = threadIdx.x; i < BUFFERS * BUFFER_BYTES / 16; i += THREADS) buffers[i] = make_uint4(0u, 0u, 0u, 0u);
     block_barrier();
 }
 
-// 16 channels of an image: planes (2 chunks, parity of the row, parity of the column).
-DEVICE void fetch_inputs(char* buffer, const u16* image, int quarter) {
-    for (int i = threadIdx.x; i < IN * IN * 2; i += THREADS) {
-        int row = i / 2 / IN, column = i / 2 % IN, chunk = i % 2;
-        start_copy(buffer + (4 * chunk + 2 * (row % 2) + column % 2) * PLANE_BYTES + position(row / 2, column / 2),
-                   image + i / 2 * C + 16 * quarter + 8 * chunk);
-    }
+DEVICE char* buffer_of(char* shared, int part) { return shared + KERNEL_BYTES + part % BUFFERS * BUFFER_BYTES; }
+
+// 16 channels of the image that is a block's number part / 4: planes (2 chunks, parity of the row, parity of the column).
+DEVICE void fetch_inputs(char* shared, const u16* x, int part, int batch, int blocks) {
+    const int number = blockIdx.x + part / 4 * blocks, quarter = part % 4;
+    const u16* image = x + size_t(number) * IN * IN * C;
+    char* buffer = buffer_of(shared, part);
+    if (number < batch)
+        for (int i = threadIdx.x; i < IN * IN * 2; i += THREADS) {
+            int row = i / 2 / IN, column = i / 2 % IN, chunk = i % 2;
+            start_copy(buffer + (4 * chunk + 2 * (row % 2) + column % 2) * PLANE_BYTES + position(row / 2, column / 2),
+                       image + i / 2 * C + 16 * quarter + 8 * chunk);
+        }
+    close_copies();
 }
 
-// An image of gradients: planes (8 chunks).
-DEVICE void fetch_gradients(char* buffer, const u16* image) {
-    for (int i = threadIdx.x; i < OUT * OUT * 8; i += THREADS)
-        start_copy(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT), image + 8 * i);
+// The image of gradients that is a block's number part: planes (8 chunks).
+DEVICE void fetch_gradients(char* shared, const u16* dy, int part, int batch, int blocks) {
+    const int number = blockIdx.x + part * blocks;
+    const u16* image = dy + size_t(number) * OUT * OUT * C;
+    char* buffer = buffer_of(shared, part);
+    if (number < batch)
+        for (int i = threadIdx.x; i < OUT * OUT * 8; i += THREADS)
+            start_copy(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT), image + 8 * i);
+    close_copies();
 }
 
-// What was fetched is there for all, and all have finished with the other buffer.
+// The part before the one fetched last is there for all, and all have finished with the part before that.
 DEVICE void fetched() {
-    copies_done();
+    earlier_copies_done();
     writes_to_products();
     block_barrier();
 }
@@ -105,14 +118,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     SHARED_MEMORY(shared);
     begin(shared, kernel);
     const int group = same_in_warp(threadIdx.x / 128);
+    for (int part = 0; part < 2; part++) fetch_inputs(shared, x, part, batch, blocks);
     int part = 0;
-    if (int(blockIdx.x) < batch) fetch_inputs(shared + KERNEL_BYTES, x + size_t(blockIdx.x) * IN * IN * C, 0);
     for (int image = blockIdx.x; image < batch; image += blocks) {
         Sums sums = no_sums();
         for (int quarter = 0; quarter < 4; quarter++, part++) {
             fetched();
-            char* buffer = shared + KERNEL_BYTES + part % 2 * BUFFER_BYTES;
-            char* other = shared + KERNEL_BYTES + (part + 1) % 2 * BUFFER_BYTES;
+            const char* buffer = buffer_of(shared, part);
 #pragma unroll 1
             for (int ky = 0; ky < 4; ky++) {
                 const int dr = (ky + 1) / 2 - 1;
@@ -128,10 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
             commit_products();
-            if (quarter < 3)
-                fetch_inputs(other, x + size_t(image) * IN * IN * C, quarter + 1);
-            else if (image + blocks < batch)
-                fetch_inputs(other, x + size_t(image + blocks) * IN * IN * C, 0);
+            fetch_inputs(shared, x, part + 2, batch, blocks);
             products_done(sums.v);
         }
         store(y + size_t(image) * OUT * OUT * C, sums, OUT, 0, 0, 1, group);
@@ -145,12 +154,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     SHARED_MEMORY(shared);
     begin(shared, kernel);
     const int group = same_in_warp(threadIdx.x / 128);
+    for (int part = 0; part < 2; part++) fetch_gradients(shared, dy, part, batch, blocks);
     int part = 0;
-    if (int(blockIdx.x) < batch) fetch_gradients(shared + KERNEL_BYTES, dy + size_t(blockIdx.x) * OUT * OUT * C);
     for (int image = blockIdx.x; image < batch; image += blocks, part++) {
         fetched();
-        char* buffer = shared + KERNEL_BYTES + part % 2 * BUFFER_BYTES;
-        char* other = shared + KERNEL_BYTES + (part + 1) % 2 * BUFFER_BYTES;
+        const char* buffer = buffer_of(shared, part);
 #pragma unroll 1
         for (int parity = 0; parity < 4; parity++) {  // of the input's row and column
             const int py = parity / 2, px = parity % 2;
@@ -166,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     start_product(sums.v, moved(rows, chunk * KERNEL_CHUNK_BYTES), moved(columns, chunk * PLANE_BYTES));
             }
             commit_products();
-            if (parity == 0 && image + blocks < batch) fetch_gradients(other, dy + size_t(image + blocks) * OUT * OUT * C);
+            if (parity == 0) fetch_gradients(shared, dy, part + 2, batch, blocks);
             products_done(sums.v);
             store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group);
         }

@@ -17,12 +17,13 @@ from ltnode.kernels.patch_norm import pixels
 from ltnode.typing import Float, Tensor
 
 _CHANNELS, _THREADS = 64, 256
-_SMALLEST, _LARGEST = 16, 31
+_SMALLEST, _LARGEST = 16, 30
 """Sides of images."""
 _KERNEL_BYTES = 16 * _CHANNELS * _CHANNELS * 2
-_PLANE_BYTES = 16 * (2 * 17 + 1 + 16 * 16)
-_SHARED_BYTES = _KERNEL_BYTES + 2 * 8 * _PLANE_BYTES
-"""Of a block: the kernel, and two buffers of eight planes."""
+_BORDER, _COLUMNS = 16 * 17, 16
+_PLANE_BYTES = _BORDER + 16 * 15 * _COLUMNS
+_SHARED_BYTES = _KERNEL_BYTES + 3 * (8 * _PLANE_BYTES + _BORDER) + 16 * _COLUMNS
+"""Of a block: the kernel, three buffers of eight planes, and a row that is read and not used."""
 
 
 def why_not(conv: nn.Conv2d, x: Tensor) -> str | None:

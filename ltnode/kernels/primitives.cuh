@@ -12,7 +12,8 @@ __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 // The 128 threads of one sample.
 __device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
-// 16 bytes of global to shared memory without waiting; they are there for this thread after `copies_done`.
+// 16 bytes of global to shared memory without waiting; they are there for this thread after `copies_done`. `close_copies` ends a
+// group of them, and `earlier_copies_done` leaves those after the last but one under way.
 __device__ __forceinline__ void start_copy(void* to, const void* from) {
     unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
@@ -26,6 +27,10 @@ __device__ __forceinline__ void start_half_copy(void* to, const void* from) {
 
 // Bring a line of 128 bytes from memory to the cache that all multiprocessors share.
 __device__ __forceinline__ void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
+__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+__device__ __forceinline__ void earlier_copies_done() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
 
 __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 

@@ -68,6 +68,7 @@ struct Fibre {
     const Meeting* awaited = nullptr;
     unsigned generation = 0;  // of the awaited meeting: over once it has another
     std::vector<Copy> copies;
+    std::vector<size_t> closed;  // how many of them there were when a group ended
     std::vector<Product> products;
     bool ready() const { return !done && (!awaited || awaited->generation != generation); }
 };
@@ -172,10 +173,25 @@ static inline void sample_barrier(int number) { emulation::meet(emulation::barri
 static inline void start_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from, 16}); }
 static inline void start_half_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from, 8}); }
 static inline void prefetch(const void*) {}
-static inline void copies_done() {
+static inline void close_copies() {
+    auto& fibre = emulation::fibres[threadIdx.x];
+    fibre.closed.push_back(fibre.copies.size());
+}
+static inline void make_copies(size_t count) {
     auto& copies = emulation::fibres[threadIdx.x].copies;
-    for (auto& copy : copies) std::memcpy(copy.to, copy.from, copy.bytes);
-    copies.clear();
+    for (size_t i = 0; i < count; i++) std::memcpy(copies[i].to, copies[i].from, copies[i].bytes);
+    copies.erase(copies.begin(), copies.begin() + count);
+}
+static inline void earlier_copies_done() {
+    auto& closed = emulation::fibres[threadIdx.x].closed;
+    if (closed.size() < 2) return;
+    size_t count = closed[closed.size() - 2];
+    make_copies(count);
+    closed = {closed.back() - count};
+}
+static inline void copies_done() {
+    make_copies(emulation::fibres[threadIdx.x].copies.size());
+    emulation::fibres[threadIdx.x].closed.clear();
 }
 
 static inline unsigned bytes(unsigned a, unsigned b, unsigned selector) {
