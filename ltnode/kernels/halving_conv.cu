@@ -14,8 +14,9 @@ namespace {
 constexpr int C = 64;
 constexpr int OUT = IN / 2;
 constexpr int COLS = 16;
-constexpr int ROWS = 8;  // of a warpgroup
-constexpr int THREADS = 256;
+constexpr int ROWS = 8;              // of a warpgroup
+constexpr int FORWARD_THREADS = 384;   // two warpgroups make a part's rows, one fetches: who starts products waits for their turn
+constexpr int BACKWARD_THREADS = 512;  // two make the inputs with two of the parities, two the others
 constexpr int LEAD = COLS + 1;  // zeros before the first position, and so after the last of the plane before
 constexpr int PLANE_BYTES = 16 * (LEAD + (COLS - 1) * COLS);
 constexpr int BUFFERS = 3;
@@ -45,10 +46,10 @@ DEVICE Sums no_sums() {
 DEVICE int position(int row, int column) { return 16 * (LEAD + row * COLS + column); }
 
 // The kernel and zeros everywhere else; the first parts may follow.
-DEVICE void begin(char* shared, const uint4* kernel) {
-    for (int i = threadIdx.x; i < KERNEL_BYTES / 16; i += THREADS) start_copy(shared + 16 * i, kernel + i);
+DEVICE void begin(char* shared, const uint4* kernel, int threads) {
+    for (int i = threadIdx.x; i < KERNEL_BYTES / 16; i += threads) start_copy(shared + 16 * i, kernel + i);
     uint4* buffers = reinterpret_cast<uint4*>(shared + KERNEL_BYTES);
-    for (int i = threadIdx.x; i < BUFFERS * BUFFER_BYTES / 16; i += THREADS) buffers[i] = make_uint4(0u, 0u, 0u, 0u);
+    for (int i = threadIdx.x; i < BUFFERS * BUFFER_BYTES / 16; i += threads) buffers[i] = make_uint4(0u, 0u, 0u, 0u);
     block_barrier();
 }
 
@@ -60,7 +61,7 @@ DEVICE void fetch_inputs(char* shared, const u16* x, int part, int batch, int bl
     const u16* image = x + size_t(number) * IN * IN * C;
     char* buffer = buffer_of(shared, part);
     if (number < batch)
-        for (int i = threadIdx.x; i < IN * IN * 2; i += THREADS) {
+        for (int i = threadIdx.x % 128; i < IN * IN * 2; i += 128) {
             int row = i / 2 / IN, column = i / 2 % IN, chunk = i % 2;
             start_copy(buffer + (4 * chunk + 2 * (row % 2) + column % 2) * PLANE_BYTES + position(row / 2, column / 2),
                        image + i / 2 * C + 16 * quarter + 8 * chunk);
@@ -74,7 +75,7 @@ DEVICE void fetch_gradients(char* shared, const u16* dy, int part, int batch, in
     const u16* image = dy + size_t(number) * OUT * OUT * C;
     char* buffer = buffer_of(shared, part);
     if (number < batch)
-        for (int i = threadIdx.x; i < OUT * OUT * 8; i += THREADS)
+        for (int i = threadIdx.x; i < OUT * OUT * 8; i += BACKWARD_THREADS)
             start_copy(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT), image + 8 * i);
     close_copies();
 }
@@ -113,18 +114,26 @@ extern "C" __global__ void pack_kernel(const float* w, int stride_out, int strid
 }
 
 // y (B, OUT, OUT, C) from x (B, IN, IN, C).
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 1)
     halving_forward(const u16* x, const uint4* kernel, u16* y, int batch, int blocks) {
     SHARED_MEMORY(shared);
-    begin(shared, kernel);
-    const int group = same_in_warp(threadIdx.x / 128);
-    for (int part = 0; part < 2; part++) fetch_inputs(shared, x, part, batch, blocks);
-    int part = 0;
-    for (int image = blockIdx.x; image < batch; image += blocks) {
-        Sums sums = no_sums();
-        for (int quarter = 0; quarter < 4; quarter++, part++) {
+    begin(shared, kernel, FORWARD_THREADS);
+    const int group = same_in_warp(threadIdx.x / 128), parts = 4 * ((batch - 1 - int(blockIdx.x)) / blocks + 1);
+    if (group == 2) {
+        for (int part = 0; part < 2; part++) fetch_inputs(shared, x, part, batch, blocks);
+        for (int part = 0; part < parts; part++) {
             fetched();
-            const char* buffer = buffer_of(shared, part);
+            fetch_inputs(shared, x, part + 2, batch, blocks);
+        }
+        return;
+    }
+    copies_done();  // its share of the kernel
+    writes_to_products();
+    for (int part = 0; part < parts; part += 4) {
+        Sums sums = no_sums();
+        for (int quarter = 0; quarter < 4; quarter++) {
+            block_barrier();  // with `fetched`
+            const char* buffer = buffer_of(shared, part + quarter);
 #pragma unroll 1
             for (int ky = 0; ky < 4; ky++) {
                 const int dr = (ky + 1) / 2 - 1;
@@ -140,28 +149,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
             commit_products();
-            fetch_inputs(shared, x, part + 2, batch, blocks);
             products_done(sums.v);
         }
-        store(y + size_t(image) * OUT * OUT * C, sums, OUT, 0, 0, 1, group);
+        store(y + (size_t(blockIdx.x) + size_t(part) / 4 * blocks) * OUT * OUT * C, sums, OUT, 0, 0, 1, group);
     }
-    copies_done();
 }
 
 // dx (B, IN, IN, C) from dy (B, OUT, OUT, C).
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     halving_backward(const u16* dy, const uint4* kernel, u16* dx, int batch, int blocks) {
     SHARED_MEMORY(shared);
-    begin(shared, kernel);
-    const int group = same_in_warp(threadIdx.x / 128);
+    begin(shared, kernel, BACKWARD_THREADS);
+    const int group = same_in_warp(threadIdx.x / 128) % 2, py = same_in_warp(threadIdx.x / 256);  // rows; their parity
     for (int part = 0; part < 2; part++) fetch_gradients(shared, dy, part, batch, blocks);
     int part = 0;
     for (int image = blockIdx.x; image < batch; image += blocks, part++) {
         fetched();
         const char* buffer = buffer_of(shared, part);
 #pragma unroll 1
-        for (int parity = 0; parity < 4; parity++) {  // of the input's row and column
-            const int py = parity / 2, px = parity % 2;
+        for (int px = 0; px < 2; px++) {  // parity of the column
             Sums sums = no_sums();
 #pragma unroll 1
             for (int tap = 0; tap < 4; tap++) {
@@ -174,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     start_product(sums.v, moved(rows, chunk * KERNEL_CHUNK_BYTES), moved(columns, chunk * PLANE_BYTES));
             }
             commit_products();
-            if (parity == 0) fetch_gradients(shared, dy, part + 2, batch, blocks);
+            if (px == 0) fetch_gradients(shared, dy, part + 2, batch, blocks);
             products_done(sums.v);
             store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group);
         }

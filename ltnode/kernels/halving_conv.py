@@ -16,7 +16,8 @@ from ltnode.kernels import nvrtc
 from ltnode.kernels.patch_norm import pixels
 from ltnode.typing import Float, Tensor
 
-_CHANNELS, _THREADS = 64, 256
+_CHANNELS = 64
+_FORWARD_THREADS, _BACKWARD_THREADS = 384, 512
 _SMALLEST, _LARGEST = 16, 30
 """Sides of images."""
 _KERNEL_BYTES = 16 * _CHANNELS * _CHANNELS * 2
@@ -71,8 +72,9 @@ class _HalvingConv(torch.autograd.Function):
         kernels.launch("pack_kernel", packed.numel() // 4 // 256, 256, 0, given)
         batch, side, _, channels = rows.shape
         out = torch.empty((batch, side // 2, side // 2, channels), device=x.device, dtype=torch.bfloat16)
-        ctx.launch = (_blocks(batch, x.device), _THREADS, _SHARED_BYTES)
-        kernels.launch("halving_forward", *ctx.launch, [rows, packed[0], out, batch, ctx.launch[0]], long=True)
+        blocks = _blocks(batch, x.device)
+        arguments: list[nvrtc.Argument] = [rows, packed[0], out, batch, blocks]
+        kernels.launch("halving_forward", blocks, _FORWARD_THREADS, _SHARED_BYTES, arguments, long=True)
         ctx.save_for_backward(rows, packed, weight)
         ctx.kernels, ctx.dtype = kernels, x.dtype
         return out.permute(0, 3, 1, 2)
@@ -85,7 +87,9 @@ class _HalvingConv(torch.autograd.Function):
         d_x = d_weight = None
         if ctx.needs_input_grad[0]:
             d_x = torch.empty_like(rows)
-            ctx.kernels.launch("halving_backward", *ctx.launch, [d_rows, packed[1], d_x, len(rows), ctx.launch[0]], long=True)
+            blocks = _blocks(len(rows), rows.device)
+            arguments: list[nvrtc.Argument] = [d_rows, packed[1], d_x, len(rows), blocks]
+            ctx.kernels.launch("halving_backward", blocks, _BACKWARD_THREADS, _SHARED_BYTES, arguments, long=True)
             d_x = d_x.permute(0, 3, 1, 2).to(ctx.dtype)
         if ctx.needs_input_grad[1]:
             d_weight = weight_gradient(rows, d_rows, weight)
