@@ -28,6 +28,25 @@ constexpr int REST = CACHE + SAMPLES * KEPT * 16;                           // w
 constexpr int MAP_ROWS = 3;                                                 // the first, one between, the last
 static_assert(STAGES * (STAGES + 2) * 4 <= TABLE_BYTES, "a method with fewer stages");
 
+// The products of one sample, then those of the other: while a warpgroup starts products it does nothing else, and two at a time
+// would take twice as long. A sample alone in its block does not wait.
+struct Turns {
+    int own, other;
+    bool both;
+};
+
+DEVICE Turns turns(int sample, int batch, const Place& p) {
+    Turns t = {1 + SAMPLES + p.slot, 1 + SAMPLES + 1 - p.slot, sample - p.slot + 1 < batch};
+    if (t.both && p.slot == 1) pass_turn(t.other);
+    return t;
+}
+
+DEVICE void convolve_in_turn(Tile& acc, const char* plane, const char* kernel, const Turns& t, const Place& p) {
+    if (t.both) wait_for_turn(t.own);
+    start_convolution(acc, plane, kernel, p);
+    if (t.both) pass_turn(t.other);
+}
+
 // Activations into a plane of shared memory.
 DEVICE void expose(char* plane, const Tile& x, const Place& p) {
 #pragma unroll
@@ -127,6 +146,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
         return;
     }
 
+    const Turns turn = turns(sample, batch, p);
     char* planes = shared + WEIGHT_BYTES + p.slot * PLANES_BYTES;
     char *plane1 = plane_of(planes, 0), *plane2 = plane_of(planes, 1);
     float *a = own_tables(shared, p), *times = a + STAGES * STAGES, *errors = times + STAGES;
@@ -180,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 }
                 sample_barrier(1 + p.slot);
                 const char* plane = part == 0 ? plane1 : plane2;
-                start_convolution(x, plane, part == 0 ? kernel1 : kernel2, p);
+                convolve_in_turn(x, plane, part == 0 ? kernel1 : kernel2, turn, p);
                 if (SAVE) copy_out((part == 0 ? active1 : active2) + evaluation * every + size_t(sample) * SAMPLE, plane, p);
                 const int half = 1 + i / 2;
                 add_tiles(sum, factors, length, first, every, part == 0 ? 1 : half, part == 0 && half < i ? half : i, p);
@@ -228,6 +248,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
         return;
     }
 
+    const Turns turn = turns(sample, batch, p);
     char* planes = shared + WEIGHT_BYTES + p.slot * PLANES_BYTES;
     char *plane1 = plane_of(planes, 0), *plane2 = plane_of(planes, 1);
     float* a = own_tables(shared, p);
@@ -273,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             if (first) block_barrier();  // the kernels' copies have come to every thread with its first values
             first = false;
             sample_barrier(1 + p.slot);
-            start_convolution(d, plane2, kernel2, p);
+            convolve_in_turn(d, plane2, kernel2, turn, p);
             copy_out(d_conv2 + here - corner(p), plane2, p);
             finish_convolution(d);
             x = fetched(slot, p);
@@ -284,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             if (evaluation > 0) rstd3 = rstd[2 * (C / 2) - batch * 3 * (C / 2)];  // the next one's, which it needs first
             d = zeros();
             sample_barrier(1 + p.slot);
-            start_convolution(d, plane1, kernel1, p);
+            convolve_in_turn(d, plane1, kernel1, turn, p);
             copy_out(d_conv1 + here - corner(p), plane1, p);
             // While the products are made: the gradient of the stage before, but for this one's part.
             Tile sum = zeros();

@@ -12,6 +12,10 @@ __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 // The 128 threads of one sample.
 __device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 
+// Two samples take turns: one waits for what the other passes on.
+__device__ __forceinline__ void wait_for_turn(int number) { asm volatile("bar.sync %0, 256;" ::"r"(number) : "memory"); }
+__device__ __forceinline__ void pass_turn(int number) { asm volatile("bar.arrive %0, 256;" ::"r"(number) : "memory"); }
+
 // 16 bytes of global to shared memory without waiting; they are there for this thread after `copies_done`. `close_copies` ends a
 // group of them, and `earlier_copies_done` leaves those after the last but one under way.
 __device__ __forceinline__ void start_copy(void* to, const void* from) {

@@ -167,6 +167,13 @@ static inline float shuffle_xor(float x, int distance) {
 static inline int same_in_warp(int number) { return number; }
 
 static inline void block_barrier() { emulation::meet(emulation::barriers[0], blockDim.x, [] {}); }
+static inline void wait_for_turn(int number) { emulation::meet(emulation::barriers[number], 256, [] {}); }
+static inline void pass_turn(int number) {
+    auto& meeting = emulation::barriers[number];
+    if (++meeting.arrived < 256) return;
+    meeting.arrived = 0;
+    meeting.generation++;
+}
 static inline void sample_barrier(int number) { emulation::meet(emulation::barriers[number], 128, [] {}); }
 
 // As late as they may be: what reads too early finds what was there before.
