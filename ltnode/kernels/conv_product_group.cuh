@@ -1,7 +1,6 @@
-// The 3x3 convolution of a sample as products of its warpgroup (wgmma.m64n8Nk16, compute capability 9.0), which takes both
-// operands from shared memory while the threads do something else. Kernels and activations lie there in pieces of 16 bytes, 8
-// channels of one row or position: eight pieces of successive rows or positions, 128 bytes, are a core matrix. A tap is the same
-// plane read from another position on.
+// The 3x3 convolution of a sample as products of its warpgroup (wgmma, compute capability 9.0), with both factors in shared
+// memory. Kernels and activations lie there in pieces of 16 bytes, 8 channels of one row or position: eight pieces of successive
+// rows or positions, 128 bytes, are what the instruction reads at a time. A tap is the same plane read from another position on.
 
 namespace {
 

@@ -70,7 +70,8 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
 
 // x += sum over j from begin to end of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time;
 // those with a factor of zero are not read.
-DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int begin, int end, const Place& p) {
+DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int begin, int end,
+                      const Place& p) {
     for (int j = begin; j < end; j += 2) {
         const float a0 = a[j] * length, a1 = j + 1 < end ? a[j + 1] * length : 0.0f;
         Tile t0, t1;
@@ -147,7 +148,8 @@ DEVICE void keep_bf16(uint4* to, const Tile& x, const Place& p) {
 DEVICE void fetch(uint4* slot, const uint4* from, const Place& p) {
 #pragma unroll
     for (int k = 0; k < SIDE / 2; k++) start_copy(slot + k * LANES + p.thread, from + k * LANES + p.thread);
-    if (SIDE % 2) start_half_copy(reinterpret_cast<uint2*>(slot) + half_piece(p), reinterpret_cast<const uint2*>(from) + half_piece(p));
+    if (SIDE % 2)
+        start_half_copy(reinterpret_cast<uint2*>(slot) + half_piece(p), reinterpret_cast<const uint2*>(from) + half_piece(p));
 }
 
 DEVICE Packed fetched(const uint4* slot, const Place& p) {

@@ -1,4 +1,4 @@
-// The whole trajectory of the convolutional field in bfloat16, some samples per block; see conv_trajectory_triton.py for the
+// The whole trajectory of the convolutional field in bfloat16, two samples per block; see conv_trajectory_triton.py for the
 // mathematics, which is the same, and conv_trajectory_cuda.py for the launches.
 //
 // A sample belongs to four warps, in whose registers it is a tile (conv_tile.cuh), and never meets another one. The kernels of
@@ -28,8 +28,8 @@ constexpr int REST = CACHE + SAMPLES * KEPT * 16;                           // w
 constexpr int MAP_ROWS = 3;                                                 // the first, one between, the last
 static_assert(STAGES * (STAGES + 2) * 4 <= TABLE_BYTES, "a method with fewer stages");
 
-// The products of one sample, then those of the other: while a warpgroup starts products it does nothing else, and two at a time
-// would take twice as long. A sample alone in its block does not wait.
+// The products of one sample, then those of the other, which does something else meanwhile: two at a time would take each twice
+// as long. A sample alone in its block does not wait.
 struct Turns {
     int own, other;
     bool both;

@@ -3,9 +3,9 @@
 //
 // The kernel stays in shared memory while a block goes over images, of which it has a part in one buffer and fetches the next
 // two parts into others. A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them:
-// a tap is the same plane read from another position on. Forward, rows and columns are apart by their parity, so that the positions
-// that a tap reads are side by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a
-// part is a whole image of gradients. A warpgroup makes 8 rows.
+// a tap is the same plane read from another position on. Forward, rows and columns are apart by their parity, so that a tap's
+// positions are side by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a part
+// is a whole image of gradients. A warpgroup makes 8 rows.
 //
 // Defined by the host: IN (height = width of the larger image, 16 to 30).
 
@@ -14,9 +14,9 @@ namespace {
 constexpr int C = 64;
 constexpr int OUT = IN / 2;
 constexpr int COLS = 16;
-constexpr int ROWS = 8;              // of a warpgroup
-constexpr int FORWARD_THREADS = 384;   // two warpgroups make a part's rows, one fetches: who starts products waits for their turn
-constexpr int BACKWARD_THREADS = 512;  // two make the inputs with two of the parities, two the others
+constexpr int ROWS = 8;                // of a warpgroup
+constexpr int FORWARD_THREADS = 384;   // two warpgroups multiply, and do nothing else meanwhile; the third fetches
+constexpr int BACKWARD_THREADS = 512;  // two make the even rows of inputs, two the odd ones
 constexpr int LEAD = COLS + 1;  // zeros before the first position, and so after the last of the plane before
 constexpr int PLANE_BYTES = 16 * (LEAD + (COLS - 1) * COLS);
 constexpr int BUFFERS = 3;

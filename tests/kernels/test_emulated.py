@@ -26,9 +26,7 @@ def errors_of(
 
 @pytest.mark.parametrize("warpgroups", [False, True])
 @pytest.mark.parametrize(("side", "batch"), [(7, 1), pytest.param(6, 3, marks=pytest.mark.slow)])
-def test_one_step_equals_layers_with_the_same_rounding(
-    monkeypatch: pytest.MonkeyPatch, side: int, batch: int, warpgroups: bool
-):
+def test_one_step_equals_layers_with_the_same_rounding(monkeypatch: pytest.MonkeyPatch, side: int, batch: int, warpgroups: bool):
     """Four evaluations, where rounding is not yet amplified: float32 sums in another order, a few values rounded the other way.
 
     The kernels' gradients come from torch's own bfloat16 convolution, which rounds its result and its partial sums: 2^-7.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -36,15 +38,15 @@ def check(batch: int, side: int, device: str) -> None:
     exact_x, exact_weight = x.detach().double().requires_grad_(), conv.weight.detach().double().requires_grad_()
     wanted = torch.nn.functional.conv2d(exact_x, exact_weight, None, 2, 1)
     wanted_x, wanted_weight = torch.autograd.grad(wanted, (exact_x, exact_weight), given.double())
-    for a, b in ((got, wanted), (d_x, wanted_x)):
-        b = b.detach()
-        assert float(((a.detach().double() - b).abs() / (b.abs() + 1e-3 * b.abs().max())).max()) < 2.0**-8
+    for a, b in ((got.detach(), wanted.detach()), (d_x, wanted_x)):
+        assert float(((a.double() - b).abs() / (b.abs() + 1e-3 * b.abs().max())).max()) < 2.0**-8
     assert float((d_weight.double() - wanted_weight).norm() / wanted_weight.norm()) < 2.0**-7
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 @pytest.mark.parametrize(
-    ("batch", "side"), [(3, 30), pytest.param(1, 26, marks=pytest.mark.slow), (1, 16), pytest.param(7, 29, marks=pytest.mark.slow)]
+    ("batch", "side"),
+    [(3, 30), pytest.param(1, 26, marks=pytest.mark.slow), (1, 16), pytest.param(7, 29, marks=pytest.mark.slow)],
 )
 def test_kernels_as_cpp_equal_the_layer(monkeypatch: pytest.MonkeyPatch, batch: int, side: int):
     """CIFAR10's and MNIST's sizes, the smallest, and an odd one; one image, as many as blocks, and several for each."""
@@ -59,6 +61,21 @@ def test_kernels_equal_the_layer(batch: int, side: int):
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for compute capability 9.0")
     check(batch, side, "cuda")
+
+
+@pytest.mark.gpu
+def test_a_kernel_starts_from_a_thread_without_a_context():
+    """As the autograd engine's threads are before their first kernel by torch."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("written for compute capability 9.0")
+    weight, packed = layer("cuda").weight.detach(), torch.zeros(2 * 16 * 64 * 64, device="cuda", dtype=torch.bfloat16)
+    kernels = halving_conv._compiled_for(30, weight.device)
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(1) as pool:
+        arguments = [weight, weight.stride(0), weight.stride(1), packed]
+        pool.submit(kernels.launch, "pack_kernel", 256, 256, 0, arguments).result()
+    # Forward and backward hold the same values in other places.
+    assert torch.equal(packed[: len(packed) // 2].sort().values, weight.bfloat16().flatten().sort().values)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +103,7 @@ def test_layers_run_in_the_kernels_under_autocast(monkeypatch: pytest.MonkeyPatc
     """The fused Sequential takes them in bfloat16 alone, and adds the bias; the convolution's result is rounded before that."""
     used = []
     monkeypatch.setattr(halving_conv, "_compiled_for", lambda *given: used.append(given) or emulated_halving(*given))
-    monkeypatch.setattr(halving_conv, "why_not", lambda conv, x: halving_conv.why_not_layer(conv, x))
+    monkeypatch.setattr(halving_conv, "why_not", halving_conv.why_not_layer)
     conv, x = layer("cpu"), torch.randn(1, 64, 16, 16)
     wanted = nn.functional.conv2d(x.bfloat16().double(), conv.weight.detach().double(), conv.bias.detach().double(), 2, 1)
     assert norm_relu.run_fused(nn.Sequential(conv), x).dtype == torch.float32 and not used
