@@ -131,9 +131,28 @@ class SweptBack:
     d_norms: Tensor
 
 
+Pair = tuple[Tensor, Tensor]
+"""Of the two convolutions."""
+
+
+@dataclass(frozen=True)
+class ConvolutionGradients:
+    """Each over all evaluations.
+
+    Attributes:
+        weights: (C, C, 3, 3).
+        biases: (C,).
+        time_maps: (C, H, W).
+    """
+
+    weights: Pair
+    biases: Pair
+    time_maps: Pair
+
+
 @runtime_checkable
 class Kernels(Protocol):
-    """The two passes of a trajectory; ``field`` is `FieldTensors.flat` without its graph."""
+    """The passes of a trajectory; ``field`` is `FieldTensors.flat` without its graph."""
 
     def sweep(self, y0: Tensor, field: Sequence[Tensor], starts: Tensor, lengths: Tensor, problem: Problem) -> Swept:
         """All steps from y0 (B, H, W, C)."""
@@ -142,6 +161,9 @@ class Kernels(Protocol):
         self, d_stages: Tensor, field: Sequence[Tensor], lengths: Tensor, problem: Problem, saved: Sequence[Tensor]
     ) -> SweptBack:
         """From the gradients of all stages (J, B, H, W, C)."""
+
+    def convolution_gradients(self, active: Pair, d_conv: Pair, weights: Pair, times: Tensor) -> ConvolutionGradients:
+        """Gradients of kernels, biases and time maps from `Swept.active` and `SweptBack.d_conv` at the evaluations' times."""
 
 
 def choose_kernels(y0: Tensor, tensors: FieldTensors, tableau: ButcherTableau, precision: Precision) -> Kernels:
@@ -217,12 +239,17 @@ class _ConvTrajectory(torch.autograd.Function):
         if not any(ctx.needs_input_grad[-len(field) :]):
             return (d_y0, *[None] * (len(ctx.needs_input_grad) - 1))
         times = _stage_times(starts, lengths, tables(ctx.problem.tableau, rows.device)[1])
-        factors = torch.stack([torch.ones_like(times), times])
-        d_w1, d_bias1, d_map1 = _conv_gradients(active1, back.d_conv[0], field[0], factors)
-        d_w2, d_bias2, d_map2 = _conv_gradients(active2, back.d_conv[1], field[1], factors)
+        d = ctx.kernels.convolution_gradients((active1, active2), back.d_conv, (field[0], field[1]), times)
         d_g1, d_b1, d_g2, d_b2, d_g3, d_b3 = back.d_norms.sum(dim=0)
-        d_flat = (d_w1, d_w2, d_bias1, d_bias2, d_map1, d_map2, d_g1, d_g2, d_g3, d_b1, d_b2, d_b3)
+        d_flat = (*d.weights, *d.biases, *d.time_maps, d_g1, d_g2, d_g3, d_b1, d_b2, d_b3)
         return (d_y0, None, None, None, None, *d_flat)
+
+
+def torch_gradients(active: Pair, d_conv: Pair, weights: Pair, times: Float[Tensor, " J"]) -> ConvolutionGradients:
+    """`Kernels.convolution_gradients` in operations of torch: the reference."""
+    factors = torch.stack([torch.ones_like(times), times])
+    first, second = (_conv_gradients(*given, factors) for given in zip(active, d_conv, weights, strict=True))
+    return ConvolutionGradients((first[0], second[0]), (first[1], second[1]), (first[2], second[2]))
 
 
 def _conv_gradients(

@@ -17,7 +17,17 @@ import torch
 import triton
 import triton.language as tl
 
-from ltnode.kernels.conv_trajectory import Precision, Problem, Swept, SweptBack, storage, tables
+from ltnode.kernels.conv_trajectory import (
+    ConvolutionGradients,
+    Pair,
+    Precision,
+    Problem,
+    Swept,
+    SweptBack,
+    storage,
+    tables,
+    torch_gradients,
+)
 from ltnode.typing import Tensor
 
 _EPS = 1e-5
@@ -446,6 +456,10 @@ class TritonTrajectory:
             num_warps=_WARPS,
         )
         return SweptBack(d_state, (d_conv1, d_conv2), d_norms)
+
+    def convolution_gradients(self, active: Pair, d_conv: Pair, weights: Pair, times: Tensor) -> ConvolutionGradients:
+        """Torch's: one call for each kernel's."""
+        return torch_gradients(active, d_conv, weights, times)
 
 
 def _taps(weight: Tensor, dtype: torch.dtype, transposed: bool = False) -> Tensor:

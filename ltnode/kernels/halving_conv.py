@@ -60,7 +60,7 @@ def _compiled_for(side: int, device: torch.device) -> nvrtc.Kernels:
 
 def _blocks(batch: int, device: torch.device) -> int:
     """One for each multiprocessor: it goes over several images with the kernel that it has once."""
-    return min(batch, torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2)
+    return min(batch, nvrtc.multiprocessors(device))
 
 
 class _HalvingConv(torch.autograd.Function):

@@ -87,6 +87,11 @@ def why_unavailable() -> str | None:
     return None
 
 
+def multiprocessors(device: torch.device) -> int:
+    """How many the card has; four where an emulation stands in for one."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
 def compiled(name: str, defines: tuple[tuple[str, int], ...], device: torch.device) -> CudaKernels:
     """The kernels of a source for given constants on a device; made once per process, machine code once per user."""
     return _compiled(name, defines, torch.cuda.current_device() if device.index is None else device.index)

@@ -88,6 +88,12 @@ __device__ __forceinline__ Matrix matrix(const char* first, int chunk) {
     return address | Matrix(chunk / 16) << 16 | between_rows_of_eight << 32;
 }
 
+// The same rows of 16 bytes, each of them one value of k for 8 rows or columns of the matrix.
+__device__ __forceinline__ Matrix matrix_across(const char* first, int chunk) {
+    Matrix address = (unsigned int)__cvta_generic_to_shared(first) / 16, between_eights_of_k = 128 / 16;
+    return address | between_eights_of_k << 16 | Matrix(chunk / 16) << 32;
+}
+
 __device__ __forceinline__ Matrix moved(Matrix from, int bytes) { return from + bytes / 16; }
 
 // Before the first product: registers and what other threads wrote are as they should be.
@@ -131,26 +137,37 @@ __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_g
 #define SUMS_14 SUMS_13, SUMS(13)
 #define SUMS_15 SUMS_14, SUMS(14)
 #define SUMS_16 SUMS_15, SUMS(15)
-#define PRODUCT(n, columns, first, second)                                                                       \
-    __device__ __forceinline__ void start_product(float (&d)[n][4], Matrix a, Matrix b) {                        \
-        asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; "                                                  \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n "}, %" #first   \
-                     ", %" #second ", add, 1, 1, 0, 0;}"                                                         \
-                     : SUMS_##n                                                                                  \
-                     : "l"(a), "l"(b));                                                                          \
-    }                                                                                                            \
-    /* All products are in d. */                                                                                 \
-    __device__ __forceinline__ void products_done(float (&d)[n][4]) {                                            \
-        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##n::"memory");                                   \
+#define PRODUCT(name, n, columns, first, second, across)                                                          \
+    __device__ __forceinline__ void name(float (&d)[n][4], Matrix a, Matrix b) {                                  \
+        asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; "                                                   \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n "}, %" #first    \
+                     ", %" #second ", add, 1, 1, " #across ", " #across ";}"                                      \
+                     : SUMS_##n                                                                                   \
+                     : "l"(a), "l"(b));                                                                           \
+    }
+#define PRODUCTS_DONE(n)                                                                                          \
+    __device__ __forceinline__ void products_done(float (&d)[n][4]) {                                             \
+        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##n::"memory");                                    \
     }
 // d[row of 8 columns] += a b for a 64x16 (rows) and b 16x8n (columns) in bfloat16; a thread's part of d as in `mma`.
-PRODUCT(1, 8, 4, 5)
-PRODUCT(2, 16, 8, 9)
-PRODUCT(3, 24, 12, 13)
-PRODUCT(4, 32, 16, 17)
-PRODUCT(5, 40, 20, 21)
-PRODUCT(6, 48, 24, 25)
-PRODUCT(7, 56, 28, 29)
-PRODUCT(16, 128, 64, 65)
+PRODUCT(start_product, 1, 8, 4, 5, 0)
+PRODUCT(start_product, 2, 16, 8, 9, 0)
+PRODUCT(start_product, 3, 24, 12, 13, 0)
+PRODUCT(start_product, 4, 32, 16, 17, 0)
+PRODUCT(start_product, 5, 40, 20, 21, 0)
+PRODUCT(start_product, 6, 48, 24, 25, 0)
+PRODUCT(start_product, 7, 56, 28, 29, 0)
+PRODUCT(start_product, 16, 128, 64, 65, 0)
+PRODUCT(start_product_across, 8, 64, 32, 33, 1)
+// All products are in d.
+PRODUCTS_DONE(1)
+PRODUCTS_DONE(2)
+PRODUCTS_DONE(3)
+PRODUCTS_DONE(4)
+PRODUCTS_DONE(5)
+PRODUCTS_DONE(6)
+PRODUCTS_DONE(7)
+PRODUCTS_DONE(8)
+PRODUCTS_DONE(16)
 
 #endif

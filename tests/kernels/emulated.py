@@ -64,6 +64,12 @@ def emulated(problem: Problem, side: int, warpgroups: bool, device: torch.device
     return _library("conv_trajectory", ("pack_weights", "forward", "backward"), defines)
 
 
+def emulated_gradients(side: int, device: torch.device) -> EmulatedKernels:
+    """Stands in for the compiled kernels of conv_gradients.cu."""
+    assert device.type == "cpu"
+    return _library("conv_gradients", ("field_gradients", "add_parts"), (f"-DSIDE={side}",))
+
+
 def emulated_posterior(device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.gamma_posterior`."""
     assert device.type == "cpu"

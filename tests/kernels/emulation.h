@@ -49,10 +49,12 @@ struct Copy {
     const void* from;
     int bytes;
 };
-struct Matrix {  // rows of 16 bytes; the next 8 values of k are chunk bytes further
+struct Matrix {  // rows of 16 bytes: 8 values of k of one row, or across, 8 rows of one k; the next eight are chunk bytes further
     const char* first;
     int chunk;
+    bool across;
     float at(int row, int k) const {
+        if (across) std::swap(row, k);
         uint16_t bits;
         std::memcpy(&bits, first + k / 8 * chunk + 16 * row + 2 * (k % 8), 2);
         return __uint_as_float(unsigned(bits) << 16);
@@ -60,6 +62,7 @@ struct Matrix {  // rows of 16 bytes; the next 8 values of k are chunk bytes fur
 };
 struct Product {
     Matrix a, b;
+    float (*d)[4];
 };
 struct Fibre {
     ucontext_t context;
@@ -275,19 +278,24 @@ static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) 
 
 // Products of a warpgroup, also as late as they may be. A thread makes its own part of them: all operands are in shared memory.
 using emulation::Matrix;
-static inline Matrix matrix(const char* first, int chunk) { return {first, chunk}; }
-static inline Matrix moved(Matrix from, int bytes) { return {from.first + bytes, from.chunk}; }
+static inline Matrix matrix(const char* first, int chunk) { return {first, chunk, false}; }
+static inline Matrix matrix_across(const char* first, int chunk) { return {first, chunk, true}; }
+static inline Matrix moved(Matrix from, int bytes) { return {from.first + bytes, from.chunk, from.across}; }
 static inline void begin_products() {}
 static inline void writes_to_products() {}
 static inline void commit_products() {}
 template <int N>
-static inline void start_product(float (&)[N][4], Matrix a, Matrix b) { emulation::fibres[threadIdx.x].products.push_back({a, b}); }
+static inline void start_product(float (&d)[N][4], Matrix a, Matrix b) {
+    emulation::fibres[threadIdx.x].products.push_back({a, b, d});
+}
+template <int N>
+static inline void start_product_across(float (&d)[N][4], Matrix a, Matrix b) { start_product(d, a, b); }
 template <int N>
 static inline void products_done(float (&d)[N][4]) {
     auto& products = emulation::fibres[threadIdx.x].products;
     int lane = emulation::lane();
     for (auto& product : products)
-        for (int row = 0; row < N; row++)
+        for (int row = 0; row < N && product.d == d; row++)
             for (int q = 0; q < 4; q++) {
                 float sum = 0.0f;
                 for (int k = 0; k < 16; k++)
@@ -295,5 +303,5 @@ static inline void products_done(float (&d)[N][4]) {
                            product.b.at(8 * row + 2 * (lane % 4) + q % 2, k);
                 d[row][q] += sum;
             }
-    products.clear();
+    products.erase(std::remove_if(products.begin(), products.end(), [&](auto& product) { return product.d == d; }), products.end());
 }

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from kernels.comparisons import fill_free_memory, head_errors, relative, rough_field, rounded_norm_errors, trajectory_errors
-from kernels.emulated import COMPILER, EmulatedKernels, emulated, emulated_head, emulated_norm_relu
+from kernels.emulated import COMPILER, EmulatedKernels, emulated, emulated_gradients, emulated_head, emulated_norm_relu
 from kernels.rounded import RoundedField
 from ltnode.kernels import conv_trajectory, conv_trajectory_cuda, interpolated_head, norm_relu
 from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emu
 def errors_of(
     monkeypatch: pytest.MonkeyPatch, side: int, batch: int, edges: list[float], method: str, warpgroups: bool
 ) -> dict[str, float]:
-    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(warpgroups, emulated))
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(warpgroups, emulated, emulated_gradients))
     return trajectory_errors(64, side, batch, edges, method, "bf16", "cpu", poison=True, reference_field=RoundedField)
 
 
@@ -40,7 +40,7 @@ def test_one_step_equals_layers_with_the_same_rounding(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("trained", "warpgroups"), [(True, True), (True, False), (False, True)])
 def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, trained: bool, warpgroups: bool):
     """Euler's only stage: the field itself, and its gradients also where the field is a constant; bounds as above."""
-    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(warpgroups, emulated))
+    monkeypatch.setattr(conv_trajectory, "choose_kernels", lambda *_: CudaTrajectory(warpgroups, emulated, emulated_gradients))
     field, exact = rough_field(64, seed=3).requires_grad_(trained), RoundedField(64).double().requires_grad_(trained)
     exact.load_state_dict({k: v.double() for k, v in field.state_dict().items()})
     t, h, weight = torch.tensor(0.7), torch.randn(3, 64, 6, 6, requires_grad=True), torch.randn(3, 64, 6, 6)
