@@ -143,7 +143,6 @@ class CudaTrajectory:
         kernels.launch("backward", blocks, threads, shared, arguments, long=True)
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
 
-
     def convolution_gradients(self, active: Pair, d_conv: Pair, weights: Pair, times: Tensor) -> ConvolutionGradients:
         """Gradients of kernels, biases and time maps, each convolution with half of the card."""
         if not self.warpgroups:
