@@ -9,6 +9,8 @@
 //
 // Defined by the host: SIDE (height = width, at most 7).
 
+#include "warpgroup.cuh"
+
 namespace {
 
 constexpr int C = 64;

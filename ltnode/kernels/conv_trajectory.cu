@@ -10,6 +10,7 @@
 
 #include "conv_tile.cuh"
 #if WARPGROUPS
+#include "warpgroup.cuh"
 #include "warpgroup_rows.cuh"
 #include "conv_product_group.cuh"
 #else

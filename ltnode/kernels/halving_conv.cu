@@ -26,6 +26,7 @@ static_assert(IN / 2 >= ROWS && (IN + 1) / 2 < COLS, "two warpgroups, and a colu
 
 }  // namespace
 
+#include "warpgroup.cuh"
 #include "warpgroup_rows.cuh"
 
 namespace {
