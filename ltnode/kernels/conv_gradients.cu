@@ -1,5 +1,5 @@
 // Gradients of the field's two 3x3 convolutions over all evaluations of a trajectory, in bfloat16 as products of warpgroups
-// (compute capability 9.0); the launches are in conv_trajectory_cuda.py.
+// (compute capability 9.0); the launches are in conv_gradients.py.
 //
 // The gradient of a tap is the product of the activations, shifted by it, and the gradients of the convolution's output, over the
 // positions of all samples and evaluations. A block has one of the convolutions and goes over some of them, whose two factors

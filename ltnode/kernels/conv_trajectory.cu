@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             const bool last = i == STAGES - 1;
             if (last) next = x;
-            // While the products are made: the next stage's argument, or the error after the last one, but for this stage's part.
+            // Beside the last products: the next stage's argument, or the error after the last one, but for this stage's part.
             const float* factors = last ? errors : a + (i + 1) * STAGES;
             Tile sum = last ? zeros() : y;
             if (i > 0) add_kept(sum, factors[0] * length, cached);
@@ -308,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             sample_barrier(1 + p.slot);
             convolve_in_turn(d, plane1, kernel1, turn, p);
             copy_out(d_conv1 + here - corner(p), plane1, p);
-            // While the products are made: the gradient of the stage before, but for this one's part.
+            // Beside the last products: the gradient of the stage before, but for this one's part.
             Tile sum = zeros();
             if (evaluation > 0) {
                 sum = load(d_stages + here - every, p);

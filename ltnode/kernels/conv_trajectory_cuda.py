@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ltnode.kernels import nvrtc
+from ltnode.kernels.conv_gradients import conv_gradients
 from ltnode.kernels.conv_trajectory import (
     ConvolutionGradients,
     Pair,
@@ -74,10 +75,6 @@ def _compiled_for(problem: Problem, side: int, warpgroups: bool, device: torch.d
     return nvrtc.compiled("conv_trajectory", defines(problem, side, warpgroups), device)
 
 
-def _gradients_for(side: int, device: torch.device) -> nvrtc.Kernels:
-    return nvrtc.compiled("conv_gradients", (("SIDE", side),), device)
-
-
 @dataclass(frozen=True)
 class CudaTrajectory:
     """`ltnode.kernels.conv_trajectory.Kernels` on the tensor cores.
@@ -85,12 +82,10 @@ class CudaTrajectory:
     Attributes:
         warpgroups: Multiply as warpgroups; see `has_warpgroups`.
         compiled: Gives the compiled functions for a problem; the tests put an emulation in its place.
-        gradients: The same for those of conv_gradients.cu.
     """
 
     warpgroups: bool
     compiled: Callable[[Problem, int, bool, torch.device], nvrtc.Kernels] = _compiled_for
-    gradients: Callable[[int, torch.device], nvrtc.Kernels] = _gradients_for
 
     def sweep(self, y0: Tensor, field: Sequence[Tensor], starts: Tensor, lengths: Tensor, problem: Problem) -> Swept:
         """All steps from y0 (B, H, W, C)."""
@@ -144,29 +139,10 @@ class CudaTrajectory:
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
 
     def convolution_gradients(self, active: Pair, d_conv: Pair, weights: Pair, times: Tensor) -> ConvolutionGradients:
-        """Gradients of kernels, biases and time maps, each convolution with half of the card."""
-        if not self.warpgroups:
-            return torch_gradients(active, d_conv, weights, times)
-        evaluations, batch, side, _, channels = active[0].shape
-        device, items = active[0].device, evaluations * batch
-        kernels = self.gradients(side, device)
-        blocks = 2 * min(nvrtc.multiprocessors(device) // 2, items)
-        left = 9 * channels**2 + side**2 * channels + channels
-        parts = torch.empty((blocks, left), device=device)
-        arguments: list[nvrtc.Argument] = [*active, *d_conv, times.contiguous(), parts, batch, items, blocks]
-        kernels.launch("field_gradients", blocks, 512, _gradients_shared_bytes(side), arguments, long=True)
-        d_weights = torch.empty((2, channels, channels, 3, 3), device=device)
-        d_maps = torch.empty((2, channels, side, side), device=device)
-        d_biases = torch.empty((2, channels), device=device)
-        kernels.launch("add_parts", -(-2 * left // 256), 256, 0, [parts, d_weights, d_maps, d_biases, blocks])
-        return ConvolutionGradients((d_weights[0], d_weights[1]), (d_biases[0], d_biases[1]), (d_maps[0], d_maps[1]))
-
-
-def _gradients_shared_bytes(side: int) -> int:
-    """Of a block: three buffers with the planes of both factors, and sums of four warps."""
-    positions = -(-8 * side // 16) * 16
-    lines = (2 * 9 + positions | 1) + (positions | 1)
-    return 3 * 8 * 16 * lines + 4 * 4 * _CHANNELS
+        """Gradients of kernels, biases and time maps: one kernel on warpgroups, else torch's."""
+        if self.warpgroups:
+            return conv_gradients(active, d_conv, times)
+        return torch_gradients(active, d_conv, weights, times)
 
 
 def _with_whole_kernels(w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:

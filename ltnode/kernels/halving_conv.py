@@ -92,11 +92,11 @@ class _HalvingConv(torch.autograd.Function):
             ctx.kernels.launch("halving_backward", blocks, _BACKWARD_THREADS, _SHARED_BYTES, arguments, long=True)
             d_x = d_x.permute(0, 3, 1, 2).to(ctx.dtype)
         if ctx.needs_input_grad[1]:
-            d_weight = weight_gradient(rows, d_rows, weight)
+            d_weight = _weight_gradient(rows, d_rows, weight)
         return d_x, d_weight, None
 
 
-def weight_gradient(x: Float[Tensor, "N H W C"], d_out: Float[Tensor, "N P Q C"], weight: Tensor) -> Tensor:
+def _weight_gradient(x: Float[Tensor, "N H W C"], d_out: Float[Tensor, "N P Q C"], weight: Tensor) -> Tensor:
     """Torch's, from factors in bfloat16."""
     shaped = torch.empty_like(weight, dtype=x.dtype, memory_format=torch.channels_last)
     factors = (d_out.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), shaped)

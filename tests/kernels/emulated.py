@@ -65,7 +65,7 @@ def emulated(problem: Problem, side: int, warpgroups: bool, device: torch.device
 
 
 def emulated_gradients(side: int, device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernels of conv_gradients.cu."""
+    """Stands in for the compiled kernels of `ltnode.kernels.conv_gradients`."""
     assert device.type == "cpu"
     return _library("conv_gradients", ("field_gradients", "add_parts"), (f"-DSIDE={side}",))
 

@@ -7,11 +7,11 @@ import torch
 
 from kernels.comparisons import fill_free_memory
 from kernels.emulated import COMPILER, emulated_gradients
+from ltnode.kernels import conv_gradients
 from ltnode.kernels.conv_trajectory import ConvolutionGradients, Pair, torch_gradients
-from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
 
 
-def check(kernels: CudaTrajectory, evaluations: int, batch: int, side: int, device: str) -> None:
+def check(evaluations: int, batch: int, side: int, device: str) -> None:
     """Factors that bfloat16 holds exactly: sums in float32, some thousand terms of both signs, leave 1e-5 of them."""
     torch.manual_seed(0)
 
@@ -22,7 +22,7 @@ def check(kernels: CudaTrajectory, evaluations: int, batch: int, side: int, devi
     active, d_conv, times = factors(), factors(), torch.rand(evaluations, device=device)
     weights = (torch.zeros(64, 64, 3, 3, device=device),) * 2
     fill_free_memory(device)
-    got = kernels.convolution_gradients(active, d_conv, weights, times)
+    got = conv_gradients.conv_gradients(active, d_conv, times)
 
     def exact(pair: Pair) -> Pair:
         return pair[0].double(), pair[1].double()
@@ -37,9 +37,10 @@ def check(kernels: CudaTrajectory, evaluations: int, batch: int, side: int, devi
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 @pytest.mark.parametrize(("evaluations", "batch", "side"), [(1, 1, 7), (3, 2, 6), pytest.param(7, 3, 6, marks=pytest.mark.slow)])
-def test_kernels_as_cpp_sum_over_all_evaluations(evaluations: int, batch: int, side: int):
+def test_kernels_as_cpp_sum_over_all_evaluations(monkeypatch: pytest.MonkeyPatch, evaluations: int, batch: int, side: int):
     """One sample, fewer than blocks; several for each block; more than it has buffers for, and the last of them with fewer."""
-    check(CudaTrajectory(True, gradients=emulated_gradients), evaluations, batch, side, "cpu")
+    monkeypatch.setattr(conv_gradients, "_compiled_for", emulated_gradients)
+    check(evaluations, batch, side, "cpu")
 
 
 @pytest.mark.gpu
@@ -48,4 +49,4 @@ def test_kernels_sum_over_all_evaluations(evaluations: int, batch: int, side: in
     """As few and as many as training has, and odd numbers."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("written for compute capability 9.0")
-    check(CudaTrajectory(True), evaluations, batch, side, "cuda")
+    check(evaluations, batch, side, "cuda")
