@@ -14,16 +14,22 @@ from ltnode.typing import Tensor
 _CHANNELS, _THREADS = 64, 512
 
 
+def planes_shape(evaluations: int, batch: int, side: int) -> tuple[int, ...]:
+    """Of activations and gradients as the kernels read them: (J, B, C / 8, rows of 8 positions, 8 channels)."""
+    return evaluations, batch, _CHANNELS // 8, 8 * side, 8
+
+
 def conv_gradients(active: Pair, d_conv: Pair, times: Tensor) -> ConvolutionGradients:
     """Of kernels, biases and time maps, each convolution with half of the card.
 
     Args:
-        active: Inputs of the two convolutions (J, B, H, W, C) in bfloat16; C is 64, and there are at most 7 x 7 positions.
+        active: Inputs of the two convolutions in bfloat16, shaped as `planes_shape` says and zero in the columns beyond the
+            side, which is at most 7.
         d_conv: Gradients of their outputs, the same.
         times: Of the evaluations, (J,).
     """
-    evaluations, batch, side, _, channels = active[0].shape
-    device, items = active[0].device, evaluations * batch
+    evaluations, batch, _, positions, _ = active[0].shape
+    device, items, side, channels = active[0].device, evaluations * batch, positions // 8, _CHANNELS
     kernels = _compiled_for(side, device)
     blocks = 2 * min(nvrtc.multiprocessors(device) // 2, items)
     left = 9 * channels**2 + side**2 * channels + channels
@@ -42,7 +48,7 @@ def _compiled_for(side: int, device: torch.device) -> nvrtc.Kernels:
 
 
 def _shared_bytes(side: int) -> int:
-    """Of a block: three buffers with the planes of both factors, and sums of four warps."""
-    positions = -(-8 * side // 16) * 16
-    lines = (2 * 9 + positions | 1) + (positions | 1)
-    return 3 * 8 * 16 * lines + 4 * 4 * _CHANNELS
+    """Of a block: three buffers with the planes of both factors, sums of four warps, and two gates for each buffer."""
+    positions = 2 * 8 * side
+    lines = (3 * 9 + positions | 1) + (positions | 1)
+    return 3 * 8 * 16 * lines + 4 * 4 * _CHANNELS + 2 * 3 * 8

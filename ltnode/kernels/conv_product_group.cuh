@@ -36,5 +36,22 @@ DEVICE void finish_convolution(Tile& acc) { products_done(acc.v); }
 
 DEVICE void publish() { writes_to_products(); }
 
+// A plane that all threads of the sample have exposed, as it lies there: (C / 8, 8 SIDE, 8) in memory, zeros beyond SIDE.
+constexpr bool PRODUCTS_APART = true;  // what is on its way to registers comes while they run
+constexpr int COPIED = 8 * SIDE * C;
+
+DEVICE void copy_out(u16* to, const char* plane, const Place& p) {
+    const int chunk = 2 * p.warp + p.lane;  // a warp begins one store after the other
+    if (p.lane < 2) {
+        start_store(to + chunk * 8 * SIDE * 8, plane + chunk * PLANE_CHUNK_BYTES, 8 * SIDE * 16);
+        close_stores();
+    }
+}
+
+// The planes copied so far may change after a barrier of the sample.
+DEVICE void copied_out(const Place& p) {
+    if (p.lane < 2) stores_read();
+}
+
 }  // namespace
 

@@ -55,5 +55,22 @@ DEVICE void finish_convolution(Tile&) {}
 
 DEVICE void publish() {}
 
+constexpr bool PRODUCTS_APART = false;  // the warps' registers are full while they multiply
+constexpr int COPIED = SAMPLE;
+
+// A plane that all threads of the sample have exposed, as a (P, C) array in memory.
+DEVICE void copy_out(u16* to, const char* plane, const Place& p) {
+    constexpr int PARTS = C / 8;
+#pragma unroll
+    for (int i = 0; i < P * PARTS; i += LANES) {
+        int at = i + p.thread, position = at / PARTS;
+        if (i + LANES <= P * PARTS || at < P * PARTS)
+            reinterpret_cast<uint4*>(to)[at] =
+                *reinterpret_cast<const uint4*>(plane + piece_of(position / SIDE, position % SIDE, at % PARTS));
+    }
+}
+
+DEVICE void copied_out(const Place&) {}
+
 }  // namespace
 

@@ -68,17 +68,39 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// x += sum over j from begin to end of a[j] length times tile j, which are ``every`` apart. Two tiles are on their way at a time;
-// those with a factor of zero are not read.
-DEVICE void add_tiles(Tile& x, const float* a, float length, const float* tiles, size_t every, int begin, int end,
-                      const Place& p) {
-    for (int j = begin; j < end; j += 2) {
-        const float a0 = a[j] * length, a1 = j + 1 < end ? a[j + 1] * length : 0.0f;
-        Tile t0, t1;
-        if (a0 != 0.0f) t0 = load(tiles + j * every, p);
-        if (a1 != 0.0f) t1 = load(tiles + (j + 1) * every, p);
-        if (a0 != 0.0f) add_scaled(x, a0, t0);
-        if (a1 != 0.0f) add_scaled(x, a1, t1);
+// Tiles from begin to end of several that are ``every`` apart, each with a factor a[j] length: two of them on their way, and where
+// the rest begins. One with a factor of zero is not read.
+struct Scaled {
+    int rest, end;
+    float a0, a1;
+    Tile t0, t1;
+};
+
+DEVICE Scaled none_yet(int begin, int end) {
+    Scaled s;
+    s.rest = begin;
+    s.end = end;
+    s.a0 = s.a1 = 0.0f;
+    return s;
+}
+
+DEVICE Scaled start_tiles(const float* a, float length, const float* tiles, size_t every, int begin, int end, const Place& p) {
+    if (begin < end && a[begin] == 0.0f) begin++;
+    Scaled s = none_yet(begin + 2, end);
+    if (begin < end) s.a0 = a[begin] * length;
+    if (begin + 1 < end) s.a1 = a[begin + 1] * length;
+    if (s.a0 != 0.0f) s.t0 = load(tiles + begin * every, p);
+    if (s.a1 != 0.0f) s.t1 = load(tiles + (begin + 1) * every, p);
+    return s;
+}
+
+// x += the sum of all of them.
+DEVICE void add_tiles(Tile& x, Scaled& s, const float* a, float length, const float* tiles, size_t every, const Place& p) {
+    for (;;) {
+        if (s.a0 != 0.0f) add_scaled(x, s.a0, s.t0);
+        if (s.a1 != 0.0f) add_scaled(x, s.a1, s.t1);
+        if (s.rest >= s.end) return;
+        s = start_tiles(a, length, tiles, every, s.rest, s.end, p);
     }
 }
 
@@ -113,18 +135,20 @@ DEVICE void keep(float4* to, const Tile& x) {
     for (int r = 0; r < SIDE; r++) to[r * LANES] = make_float4(x.v[r][0], x.v[r][1], x.v[r][2], x.v[r][3]);
 }
 
-DEVICE void add_kept(Tile& x, float a, const float4* from) {
-    float4 y[SIDE];
-#pragma unroll
-    for (int r = 0; r < SIDE; r++) y[r] = from[r * LANES];
+DEVICE Tile kept(const float4* from) {
+    Tile x;
 #pragma unroll
     for (int r = 0; r < SIDE; r++) {
-        x.v[r][0] += a * y[r].x;
-        x.v[r][1] += a * y[r].y;
-        x.v[r][2] += a * y[r].z;
-        x.v[r][3] += a * y[r].w;
+        float4 q = from[r * LANES];
+        x.v[r][0] = q.x;
+        x.v[r][1] = q.y;
+        x.v[r][2] = q.z;
+        x.v[r][3] = q.w;
     }
+    return x;
 }
+
+DEVICE void add_kept(Tile& x, float a, const float4* from) { add_scaled(x, a, kept(from)); }
 
 struct Packed {
     u32 v[SIDE][2];  // [image row][column of the pair]: both channels

@@ -60,18 +60,6 @@ DEVICE void expose(char* plane, const Tile& x, const Place& p) {
     publish();
 }
 
-// A plane that all threads of the sample have exposed, as a (P, C) array in memory.
-DEVICE void copy_out(u16* to, const char* plane, const Place& p) {
-    constexpr int PARTS = C / 8;
-#pragma unroll
-    for (int i = 0; i < P * PARTS; i += LANES) {
-        int at = i + p.thread, position = at / PARTS;
-        if (i + LANES <= P * PARTS || at < P * PARTS)
-            reinterpret_cast<uint4*>(to)[at] =
-                *reinterpret_cast<const uint4*>(plane + piece_of(position / SIDE, position % SIDE, at % PARTS));
-    }
-}
-
 // Begin to copy what all samples of a block share; `copies_done` and a barrier of the block come before its first use.
 DEVICE void start_copies(char* to, const uint4* from, int bytes) {
 #pragma unroll 4
@@ -164,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     const size_t own = size_t(sample) * SAMPLE + corner(p);
     const size_t every = size_t(batch) * SAMPLE;
 
-    Tile y = load(y0 + own, p), next;
+    Tile y = load(y0 + own, p);
     Tile x = y;  // a stage's argument, then its value
     for (int m = 0; m < steps; m++) {
         const float start = starts[m], length = lengths[m];
@@ -172,11 +160,11 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
         for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             const bool last = i == STAGES - 1;
-            if (last) next = x;
             // Beside the last products: the next stage's argument, or the error after the last one, but for this stage's part.
             const float* factors = last ? errors : a + (i + 1) * STAGES;
             Tile sum = last ? zeros() : y;
             if (i > 0) add_kept(sum, factors[0] * length, cached);
+            if (last) keep(cached, x);  // no stage reads the first one any more: the state at the end of the step
             const float t = start + times[i] * length;
 #pragma unroll
             for (int part = 0; part < 3; part++) {
@@ -199,18 +187,22 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                     x.v[r][2] = bias[part].y + t * q.z;
                     x.v[r][3] = bias[part].y + t * q.w;
                 }
+                // Half of the earlier stages come beside either convolution.
+                const int half = 1 + i / 2 < i ? 1 + i / 2 : i, begin = part == 0 ? 1 : half, end = part == 0 ? half : i;
+                Scaled earlier = none_yet(begin, end);
+                if (PRODUCTS_APART) earlier = start_tiles(factors, length, first, every, begin, end, p);
+                copied_out(p);
                 sample_barrier(1 + p.slot);
                 const char* plane = part == 0 ? plane1 : plane2;
                 convolve_in_turn(x, plane, part == 0 ? kernel1 : kernel2, turn, p);
-                if (SAVE) copy_out((part == 0 ? active1 : active2) + evaluation * every + size_t(sample) * SAMPLE, plane, p);
-                const int half = 1 + i / 2;
-                add_tiles(sum, factors, length, first, every, part == 0 ? 1 : half, part == 0 && half < i ? half : i, p);
+                if (SAVE) copy_out((part == 0 ? active1 : active2) + (evaluation * batch + sample) * COPIED, plane, p);
+                add_tiles(sum, earlier, factors, length, first, every, p);
                 finish_convolution(x);
             }
             affine(x, g3, b3);
             store(stages + evaluation * every + own, x, p);
-            if (i == 0 || last) keep(cached, x);
             if (last) {
+                const Tile next = kept(cached);
                 float squared = 0.0f;
 #pragma unroll
                 for (int r = 0; r < SIDE; r++)
@@ -224,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 if (p.lane == 0) squares[(size_t(m) * batch + sample) * 4 + p.warp] = squared;
                 y = sum = next;
             }
+            if (i == 0 || last) keep(cached, x);
             // The last stage is the first of the next step.
             if (evaluation < size_t(steps) * (STAGES - 1)) {
                 scale(x, last ? a[STAGES] * lengths[m + 1] : factors[i] * length);
@@ -231,6 +224,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             }
         }
     }
+    copied_out(p);
 }
 
 // The reverse sweep: from the gradients of all stages (J, B, P, C) to that of y0, those of the convolutions' outputs, and per
@@ -282,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
         const float length = lengths[m];
         for (int i = STAGES - 1; i >= (m == 0 ? 0 : 1); i--, here -= every) {
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
-            const uint4* kept = normals + evaluation * next_normals;
+            const uint4* own_normals = normals + evaluation * next_normals;
             const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
             const float rstd1 = rstd[0], rstd2 = rstd[C / 2];
             // The next one's, 128 bytes a thread: beside other runs it may have left the cache.
@@ -290,28 +284,30 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             Packed x = fetched(slot, p);
             normalise_backward(d, x, rstd3, g3, sums[2], p);
             expose(plane2, d, p);
-            fetch(slot, kept + all_normals, p);
+            fetch(slot, own_normals + all_normals, p);
             d = zeros();
             if (first) block_barrier();  // the kernels' copies have come to every thread with its first values
             first = false;
+            copied_out(p);
             sample_barrier(1 + p.slot);
             convolve_in_turn(d, plane2, kernel2, turn, p);
-            copy_out(d_conv2 + here - corner(p), plane2, p);
+            copy_out(d_conv2 + (evaluation * batch + sample) * COPIED, plane2, p);
             finish_convolution(d);
             x = fetched(slot, p);
             relu_backward(d, x, g2, b2, p);
             normalise_backward(d, x, rstd2, g2, sums[1], p);
             expose(plane1, d, p);
-            fetch(slot, kept, p);
+            fetch(slot, own_normals, p);
             if (evaluation > 0) rstd3 = rstd[2 * (C / 2) - batch * 3 * (C / 2)];  // the next one's, which it needs first
             d = zeros();
+            // The gradient of the stage before comes while the products run; added to it is all but this one's part.
+            Tile sum = zeros();
+            if (evaluation > 0) sum = load(d_stages + here - every, p);
+            copied_out(p);
             sample_barrier(1 + p.slot);
             convolve_in_turn(d, plane1, kernel1, turn, p);
-            copy_out(d_conv1 + here - corner(p), plane1, p);
-            // Beside the last products: the gradient of the stage before, but for this one's part.
-            Tile sum = zeros();
+            copy_out(d_conv1 + (evaluation * batch + sample) * COPIED, plane1, p);
             if (evaluation > 0) {
-                sum = load(d_stages + here - every, p);
                 if (i == 1) {
                     add_scaled(sum, 1.0f, share);
                     share = zeros();
@@ -332,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             }
             add_scaled(state, 1.0f, d);
             if (evaluation > 0) {
-                fetch(slot, kept + 2 * all_normals - next_normals, p);
+                fetch(slot, own_normals + 2 * all_normals - next_normals, p);
                 if (i > 1) add_scaled(share, a[i * STAGES] * length, d);
                 if (i > 2 && i < STAGES - 1) keep(d_arguments + i * next_argument, d);  // for the stages from 1 to i - 2
                 scale(d, a[i * STAGES + i - 1] * length);
@@ -340,6 +336,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             }
         }
     }
+    copied_out(p);
     store(d_y0 + own, state, p);
     if (p.column == 0)
         for (int k = 0; k < 3; k++) {

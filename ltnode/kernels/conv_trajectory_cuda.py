@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ltnode.kernels import nvrtc
-from ltnode.kernels.conv_gradients import conv_gradients
+from ltnode.kernels.conv_gradients import conv_gradients, planes_shape
 from ltnode.kernels.conv_trajectory import (
     ConvolutionGradients,
     Pair,
@@ -96,8 +96,7 @@ class CudaTrajectory:
         evaluations = steps * (problem.tableau.stages - 1) + 1
         cells = (evaluations, batch, side, side, channels)
         stages = torch.empty(cells, device=device)
-        kept = cells if problem.save else (0,)
-        active1, active2 = (torch.empty(kept, device=device, dtype=torch.bfloat16) for _ in range(2))
+        active1, active2 = self._factors(evaluations if problem.save else 0, batch, side, device)
         own = (3, evaluations, batch, side, _THREADS, 2) if problem.save else (0,)  # as their threads hold them
         normals = torch.empty(own, device=device, dtype=torch.int32)
         rstds = torch.empty((evaluations, batch, 3, channels // 2) if problem.save else (0,), device=device)
@@ -123,10 +122,10 @@ class CudaTrajectory:
     ) -> SweptBack:
         """From the gradients of all stages (J, B, H, W, C)."""
         packed, norms, normals, rstds = saved
-        _, batch, side, _, channels = d_stages.shape
+        evaluations, batch, side, _, channels = d_stages.shape
         device, n_stages = d_stages.device, problem.tableau.stages
         kernels = self.compiled(problem, side, self.warpgroups, device)
-        d_conv1, d_conv2 = (torch.empty(d_stages.shape, device=device, dtype=torch.bfloat16) for _ in range(2))
+        d_conv1, d_conv2 = self._factors(evaluations, batch, side, device)
         d_arguments = torch.empty((n_stages, batch, side, _THREADS, 4), device=device)
         d_y0 = torch.empty(d_stages.shape[1:], device=device)
         d_norms = torch.empty((batch, 6, channels), device=device)
@@ -137,6 +136,13 @@ class CudaTrajectory:
         shared = shared_bytes(side, self.warpgroups)
         kernels.launch("backward", blocks, threads, shared, arguments, long=True)
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
+
+    def _factors(self, evaluations: int, batch: int, side: int, device: torch.device) -> Pair:
+        """Of both convolutions' gradients, for the sweeps to fill: as `conv_gradients` or torch takes them."""
+        whole = (evaluations, batch, side, side, _CHANNELS)
+        shape = planes_shape(evaluations, batch, side) if self.warpgroups else whole
+        first, second = (torch.empty(shape, device=device, dtype=torch.bfloat16) for _ in range(2))
+        return first, second
 
     def convolution_gradients(self, active: Pair, d_conv: Pair, weights: Pair, times: Tensor) -> ConvolutionGradients:
         """Gradients of kernels, biases and time maps: one kernel on warpgroups, else torch's."""

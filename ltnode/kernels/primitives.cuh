@@ -9,6 +9,8 @@ __device__ __forceinline__ int same_in_warp(int number) { return __shfl_sync(0xf
 
 __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 
+__device__ __forceinline__ void warp_barrier() { __syncwarp(); }
+
 // The 128 threads of one sample.
 __device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 

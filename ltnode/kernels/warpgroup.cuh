@@ -1,4 +1,5 @@
-// Products of matrices in shared memory by a warpgroup, 128 threads: instructions of compute capability 9.0, beside primitives.cuh.
+// What compute capability 9.0 has beside primitives.cuh: products of matrices in shared memory by a warpgroup, 128 threads, and
+// copies of whole pieces of memory by one thread.
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the tests' emulation has its own
 
@@ -10,10 +11,11 @@ __device__ __forceinline__ Matrix matrix(const char* first, int chunk) {
     return address | Matrix(chunk / 16) << 16 | between_rows_of_eight << 32;
 }
 
-// The same rows of 16 bytes, each of them one value of k for 8 rows or columns of the matrix.
-__device__ __forceinline__ Matrix matrix_across(const char* first, int chunk) {
-    Matrix address = (unsigned int)__cvta_generic_to_shared(first) / 16, between_eights_of_k = 128 / 16;
-    return address | between_eights_of_k << 16 | Matrix(chunk / 16) << 32;
+// The same rows of 16 bytes, each of them one value of k for 8 columns of the matrix; the second eight of k are ``eight`` bytes
+// after the first, the next 8 columns ``chunk`` bytes.
+__device__ __forceinline__ Matrix matrix_across(const char* first, int chunk, int eight) {
+    Matrix address = (unsigned int)__cvta_generic_to_shared(first) / 16;
+    return address | Matrix(eight / 16) << 16 | Matrix(chunk / 16) << 32;
 }
 
 __device__ __forceinline__ Matrix moved(Matrix from, int bytes) { return from + bytes / 16; }
@@ -25,6 +27,55 @@ __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.syn
 __device__ __forceinline__ void writes_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// The registers of each thread of this warpgroup from here on, multiples of 8: what one gives back another can take.
+#define REGISTERS(change, number) asm volatile("setmaxnreg." #change ".sync.aligned.u32 " #number ";")
+
+// Contiguous bytes from shared to global memory, both at multiples of 16, without waiting. What was written before
+// `writes_to_products` and a barrier goes. `stores_read`: those that this thread has closed no longer need shared memory.
+__device__ __forceinline__ void start_store(void* to, const void* from, int bytes) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(from);
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(address), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// A gate in shared memory opens each time that ``arrivals`` threads and all expected bytes have arrived. All threads must know
+// that it is there, after `writes_to_products` and a barrier, before they use it.
+typedef unsigned long long Gate;
+
+__device__ __forceinline__ void make_gate(Gate* gate, int arrivals) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(gate);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void arrive(Gate* gate) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(gate);
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
+}
+
+// Arrives, and so many bytes will.
+__device__ __forceinline__ void expect(Gate* gate, int bytes) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(gate);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
+}
+
+// Contiguous bytes from global to shared memory, both at multiples of 16, that arrive at a gate.
+__device__ __forceinline__ void start_load(void* to, const void* from, int bytes, Gate* gate) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(to), at = (unsigned int)__cvta_generic_to_shared(gate);
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address),
+                 "l"(from), "r"(bytes), "r"(at)
+                 : "memory");
+}
+
+// Waits until a gate has opened for the time ``number`` counts from 0.
+__device__ __forceinline__ void wait_for(Gate* gate, int number) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(gate);
+    asm volatile("{.reg .pred open; again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1; @!open bra again;}" ::"r"(
+                     address),
+                 "r"(number & 1)
+                 : "memory");
+}
 
 #define ROWS_1 "%0, %1, %2, %3"
 #define ROWS_2 ROWS_1 ", %4, %5, %6, %7"
@@ -59,11 +110,11 @@ __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_g
 #define SUMS_14 SUMS_13, SUMS(13)
 #define SUMS_15 SUMS_14, SUMS(14)
 #define SUMS_16 SUMS_15, SUMS(15)
-#define PRODUCT(name, n, columns, first, second, across)                                                          \
-    __device__ __forceinline__ void name(float (&d)[n][4], Matrix a, Matrix b) {                                  \
+#define PRODUCT(n, columns, first, second)                                                                        \
+    __device__ __forceinline__ void start_product(float (&d)[n][4], Matrix a, Matrix b) {                         \
         asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; "                                                   \
                      "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n "}, %" #first    \
-                     ", %" #second ", add, 1, 1, " #across ", " #across ";}"                                      \
+                     ", %" #second ", add, 1, 1, 0, 0;}"                                                          \
                      : SUMS_##n                                                                                   \
                      : "l"(a), "l"(b));                                                                           \
     }
@@ -72,15 +123,21 @@ __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_g
         asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##n::"memory");                                    \
     }
 // d[row of 8 columns] += a b for a 64x16 (rows) and b 16x8n (columns) in bfloat16; a thread's part of d as in `mma`.
-PRODUCT(start_product, 1, 8, 4, 5, 0)
-PRODUCT(start_product, 2, 16, 8, 9, 0)
-PRODUCT(start_product, 3, 24, 12, 13, 0)
-PRODUCT(start_product, 4, 32, 16, 17, 0)
-PRODUCT(start_product, 5, 40, 20, 21, 0)
-PRODUCT(start_product, 6, 48, 24, 25, 0)
-PRODUCT(start_product, 7, 56, 28, 29, 0)
-PRODUCT(start_product, 16, 128, 64, 65, 0)
-PRODUCT(start_product_across, 8, 64, 32, 33, 1)
+PRODUCT(1, 8, 4, 5)
+PRODUCT(2, 16, 8, 9)
+PRODUCT(3, 24, 12, 13)
+PRODUCT(4, 32, 16, 17)
+PRODUCT(5, 40, 20, 21)
+PRODUCT(6, 48, 24, 25)
+PRODUCT(7, 56, 28, 29)
+PRODUCT(16, 128, 64, 65)
+// The same with a in registers, as in `mma`, and b across; a must stay until the products are in d.
+__device__ __forceinline__ void start_product_across(float (&d)[8][4], const unsigned int (&a)[4], Matrix b) {
+    asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROWS_8
+                 "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;}"
+                 : SUMS_8
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
 // All products are in d.
 PRODUCTS_DONE(1)
 PRODUCTS_DONE(2)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <random>
 #include <vector>
 
@@ -38,6 +39,7 @@ struct Meeting {  // a rendezvous of a fixed number of threads
 };
 struct Warp {
     Meeting meeting;
+    float left[32][2][16];
     const char* rows[32];
     uint4 a[32];
     unsigned b[32][2];
@@ -49,20 +51,33 @@ struct Copy {
     const void* from;
     int bytes;
 };
-struct Matrix {  // rows of 16 bytes: 8 values of k of one row, or across, 8 rows of one k; the next eight are chunk bytes further
+// Rows of 16 bytes: 8 values of k of one row, or across, 8 rows of one k. The next eight of what a piece has are chunk bytes
+// further, the next eight pieces ``eight`` bytes.
+struct Matrix {
     const char* first;
-    int chunk;
+    int chunk, eight;
     bool across;
     float at(int row, int k) const {
         if (across) std::swap(row, k);
         uint16_t bits;
-        std::memcpy(&bits, first + k / 8 * chunk + 16 * row + 2 * (k % 8), 2);
+        std::memcpy(&bits, first + k / 8 * chunk + row / 8 * eight + 16 * (row % 8) + 2 * (k % 8), 2);
         return __uint_as_float(unsigned(bits) << 16);
     }
 };
 struct Product {
+    float left[2][16];  // the thread's two rows of a, where they are in registers
+    bool held;
     Matrix a, b;
     float (*d)[4];
+    float factor(int half, int k) const {
+        return held ? left[half][k] : a.at(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + 8 * half, k);
+    }
+};
+struct Opening {  // of a gate
+    int arrivals = 0, missing = 0, bytes = 0;
+    unsigned times = 0;
+    Meeting change;
+    std::vector<Copy> late;
 };
 struct Fibre {
     ucontext_t context;
@@ -73,6 +88,7 @@ struct Fibre {
     std::vector<Copy> copies;
     std::vector<size_t> closed;  // how many of them there were when a group ended
     std::vector<Product> products;
+    std::vector<Copy> stores;
     bool ready() const { return !done && (!awaited || awaited->generation != generation); }
 };
 
@@ -80,6 +96,8 @@ static std::vector<Fibre> fibres;
 static std::vector<Warp> warps;
 static std::vector<char> shared_memory;
 static Meeting barriers[16];
+static std::map<const void*, Opening> openings;
+static unsigned loads = 0;
 static ucontext_t scheduler;
 static std::function<void()> body;
 
@@ -127,6 +145,7 @@ static void run(int blocks, int threads, int shared_bytes, std::function<void()>
         shared_memory.assign(shared_bytes, char(0xff));  // NaN wherever a kernel forgets to write
         warps.assign((threads + 31) / 32, Warp());
         for (auto& barrier : barriers) barrier = Meeting();
+        openings.clear();
         fibres = std::vector<Fibre>(threads);
         for (auto& fibre : fibres) {
             fibre.stack.resize(1 << 16);
@@ -170,6 +189,7 @@ static inline float shuffle_xor(float x, int distance) {
 static inline int same_in_warp(int number) { return number; }
 
 static inline void block_barrier() { emulation::meet(emulation::barriers[0], blockDim.x, [] {}); }
+static inline void warp_barrier() { emulation::meet(emulation::warp().meeting, 32, [] {}); }
 static inline void wait_for_turn(int number) { emulation::meet(emulation::barriers[number], 256, [] {}); }
 static inline void pass_turn(int number) {
     auto& meeting = emulation::barriers[number];
@@ -276,20 +296,91 @@ static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) 
     for (int q = 0; q < 4; q++) d[q] += w.results[lane][q];
 }
 
-// Products of a warpgroup, also as late as they may be. A thread makes its own part of them: all operands are in shared memory.
+// Copies by one thread. Stores go as late as they may; of the loads every other one at once, the others when one waits for them:
+// what reads too early finds what was there before, what is still needed may be gone.
+typedef unsigned long long Gate;
+#define REGISTERS(change, number)
+static inline void start_store(void* to, const void* from, int bytes) {
+    emulation::fibres[threadIdx.x].stores.push_back({to, from, bytes});
+}
+static inline void close_stores() {}
+static inline void stores_read() {
+    auto& stores = emulation::fibres[threadIdx.x].stores;
+    for (auto& store : stores) std::memcpy(store.to, store.from, store.bytes);
+    stores.clear();
+}
+static inline void make_gate(Gate* gate, int arrivals) {
+    auto& opening = emulation::openings[gate];
+    opening.arrivals = opening.missing = arrivals;
+}
+static inline void changed(emulation::Opening& opening) {
+    if (opening.missing == 0 && opening.bytes == 0) {
+        opening.times++;
+        opening.missing = opening.arrivals;
+    }
+    opening.change.generation++;
+}
+static inline void expect(Gate* gate, int bytes) {
+    auto& opening = emulation::openings[gate];
+    opening.missing--;
+    opening.bytes += bytes;
+    changed(opening);
+}
+static inline void arrive(Gate* gate) { expect(gate, 0); }
+static inline void start_load(void* to, const void* from, int bytes, Gate* gate) {
+    auto& opening = emulation::openings[gate];
+    opening.late.push_back({to, from, bytes});
+    if (emulation::loads++ % 2) {
+        std::memcpy(to, from, bytes);
+        opening.bytes -= bytes;
+        opening.late.pop_back();
+    }
+    changed(opening);
+}
+static inline void wait_for(Gate* gate, int number) {
+    auto& opening = emulation::openings[gate];
+    while (opening.times % 2 == unsigned(number) % 2) {
+        for (auto& copy : opening.late) {
+            std::memcpy(copy.to, copy.from, copy.bytes);
+            opening.bytes -= copy.bytes;
+        }
+        bool some = !opening.late.empty();
+        opening.late.clear();
+        if (some) changed(opening);
+        else emulation::meet(opening.change, 1 << 30, [] {});
+    }
+}
+
+// Products of a warpgroup, also as late as they may be. A thread makes its own part of them.
 using emulation::Matrix;
-static inline Matrix matrix(const char* first, int chunk) { return {first, chunk, false}; }
-static inline Matrix matrix_across(const char* first, int chunk) { return {first, chunk, true}; }
-static inline Matrix moved(Matrix from, int bytes) { return {from.first + bytes, from.chunk, from.across}; }
+static inline Matrix matrix(const char* first, int chunk) { return {first, chunk, 128, false}; }
+static inline Matrix matrix_across(const char* first, int chunk, int eight) { return {first, chunk, eight, true}; }
+static inline Matrix moved(Matrix from, int bytes) { return {from.first + bytes, from.chunk, from.eight, from.across}; }
 static inline void begin_products() {}
 static inline void writes_to_products() {}
 static inline void commit_products() {}
 template <int N>
 static inline void start_product(float (&d)[N][4], Matrix a, Matrix b) {
-    emulation::fibres[threadIdx.x].products.push_back({a, b, d});
+    emulation::fibres[threadIdx.x].products.push_back({{}, false, a, b, d});
 }
 template <int N>
-static inline void start_product_across(float (&d)[N][4], Matrix a, Matrix b) { start_product(d, a, b); }
+static inline void start_product_across(float (&d)[N][4], const unsigned (&a)[4], Matrix b) {
+    auto& w = emulation::warp();
+    int lane = emulation::lane();
+    std::memcpy(&w.a[lane], a, 16);
+    emulation::meet(w.meeting, 32, [&] {
+        for (int i = 0; i < 32; i++)
+            for (int k = 0; k < 16; k++)
+                for (int half = 0; half < 2; half++) {
+                    const uint4& held = w.a[i / 4 * 4 + k % 8 / 2];
+                    const unsigned regs[4] = {held.x, held.y, held.z, held.w};
+                    w.left[i][half][k] = emulation::half_value(regs[half + 2 * (k / 8)], k % 2);
+                }
+    });
+    emulation::Product product = {{}, true, {}, b, d};
+    std::memcpy(product.left, w.left[lane], sizeof product.left);
+    emulation::fibres[threadIdx.x].products.push_back(product);
+}
 template <int N>
 static inline void products_done(float (&d)[N][4]) {
     auto& products = emulation::fibres[threadIdx.x].products;
@@ -299,8 +390,7 @@ static inline void products_done(float (&d)[N][4]) {
             for (int q = 0; q < 4; q++) {
                 float sum = 0.0f;
                 for (int k = 0; k < 16; k++)
-                    sum += product.a.at(threadIdx.x % 128 / 32 * 16 + lane / 4 + 8 * (q / 2), k) *
-                           product.b.at(8 * row + 2 * (lane % 4) + q % 2, k);
+                    sum += product.factor(q / 2, k) * product.b.at(8 * row + 2 * (lane % 4) + q % 2, k);
                 d[row][q] += sum;
             }
     products.erase(std::remove_if(products.begin(), products.end(), [&](auto& product) { return product.d == d; }), products.end());

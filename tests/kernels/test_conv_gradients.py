@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from kernels.comparisons import fill_free_memory
 from kernels.emulated import COMPILER, emulated_gradients
 from ltnode.kernels import conv_gradients
 from ltnode.kernels.conv_trajectory import ConvolutionGradients, Pair, torch_gradients
+
+
+def as_planes(pair: Pair) -> Pair:
+    """(J, B, H, W, C) as the kernels read it: rows of 8 positions, 8 channels at a time."""
+
+    def planes(x: Tensor) -> Tensor:
+        evaluations, batch, side = x.shape[:3]
+        rows = functional.pad(x, (0, 0, 0, 8 - side)).reshape(evaluations, batch, 8 * side, 8, 8)
+        return rows.transpose(2, 3).contiguous()
+
+    return planes(pair[0]), planes(pair[1])
 
 
 def check(evaluations: int, batch: int, side: int, device: str) -> None:
@@ -21,8 +34,9 @@ def check(evaluations: int, batch: int, side: int, device: str) -> None:
 
     active, d_conv, times = factors(), factors(), torch.rand(evaluations, device=device)
     weights = (torch.zeros(64, 64, 3, 3, device=device),) * 2
+    planes = as_planes(active), as_planes(d_conv)
     fill_free_memory(device)
-    got = conv_gradients.conv_gradients(active, d_conv, times)
+    got = conv_gradients.conv_gradients(*planes, times)
 
     def exact(pair: Pair) -> Pair:
         return pair[0].double(), pair[1].double()
