@@ -18,7 +18,8 @@ DEVICE int piece_of(int row, int column, int number) { return number * PLANE_CHU
 
 // acc += the convolution of a plane with one kernel; acc is there after `finish_convolution`.
 DEVICE void start_convolution(Tile& acc, const char* plane, const char* kernel, const Place&) {
-    const Matrix positions = matrix(plane, PLANE_CHUNK_BYTES), rows = matrix(kernel, KERNEL_CHUNK_BYTES);
+    constexpr int TAP = C / 8 * KERNEL_CHUNK_BYTES;
+    Matrix positions = matrix(plane + piece_of(-1, 0, 0), PLANE_CHUNK_BYTES), rows = matrix(kernel, KERNEL_CHUNK_BYTES);
 #pragma unroll 1  // else the addresses of all taps take registers throughout the trajectory
     for (int dr = 0; dr < 3; dr++) {
         begin_products();
@@ -26,8 +27,9 @@ DEVICE void start_convolution(Tile& acc, const char* plane, const char* kernel, 
         for (int dc = 0; dc < 3; dc++)
 #pragma unroll
             for (int chunk = 0; chunk < C / 8; chunk += 2)
-                start_product(acc.v, moved(rows, ((dr * 3 + dc) * (C / 8) + chunk) * KERNEL_CHUNK_BYTES),
-                              moved(positions, piece_of(dr - 1, dc - 1, chunk)));
+                start_product(acc.v, moved(rows, dc * TAP + chunk * KERNEL_CHUNK_BYTES), moved(positions, piece_of(0, dc - 1, chunk)));
+        rows = moved(rows, 3 * TAP);
+        positions = moved(positions, piece_of(1, 0, 0));
     }
     commit_products();
 }
@@ -37,7 +39,6 @@ DEVICE void finish_convolution(Tile& acc) { products_done(acc.v); }
 DEVICE void publish() { writes_to_products(); }
 
 // A plane that all threads of the sample have exposed, as it lies there: (C / 8, 8 SIDE, 8) in memory, zeros beyond SIDE.
-constexpr bool PRODUCTS_APART = true;  // what is on its way to registers comes while they run
 constexpr int COPIED = 8 * SIDE * C;
 
 DEVICE void copy_out(u16* to, const char* plane, const Place& p) {

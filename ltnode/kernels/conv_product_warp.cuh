@@ -55,7 +55,6 @@ DEVICE void finish_convolution(Tile&) {}
 
 DEVICE void publish() {}
 
-constexpr bool PRODUCTS_APART = false;  // the warps' registers are full while they multiply
 constexpr int COPIED = SAMPLE;
 
 // A plane that all threads of the sample have exposed, as a (P, C) array in memory.

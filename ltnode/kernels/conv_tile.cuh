@@ -5,7 +5,7 @@
 //     channels c0 = 16 warp + 2 (lane / 4) and c0 + 1, columns 2 (lane % 4) and the next, every image row,
 // so that a group's statistics are sums within a thread and over four lanes.
 //
-// Defined by the host: SIDE (height = width, at most 7).
+// Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method.
 
 namespace {
 
@@ -68,39 +68,24 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// Tiles from begin to end of several that are ``every`` apart, each with a factor a[j] length: two of them on their way, and where
-// the rest begins. One with a factor of zero is not read.
-struct Scaled {
-    int rest, end;
-    float a0, a1;
-    Tile t0, t1;
+// Of the Runge-Kutta method: a row for each stage's argument, one for the error, one of times.
+struct Coefficients {
+    float values[(STAGES + 2) * STAGES];
+    DEVICE float at(int row, int j) const { return values[row * STAGES + j]; }
 };
 
-DEVICE Scaled none_yet(int begin, int end) {
-    Scaled s;
-    s.rest = begin;
-    s.end = end;
-    s.a0 = s.a1 = 0.0f;
-    return s;
-}
-
-DEVICE Scaled start_tiles(const float* a, float length, const float* tiles, size_t every, int begin, int end, const Place& p) {
-    if (begin < end && a[begin] == 0.0f) begin++;
-    Scaled s = none_yet(begin + 2, end);
-    if (begin < end) s.a0 = a[begin] * length;
-    if (begin + 1 < end) s.a1 = a[begin + 1] * length;
-    if (s.a0 != 0.0f) s.t0 = load(tiles + begin * every, p);
-    if (s.a1 != 0.0f) s.t1 = load(tiles + (begin + 1) * every, p);
-    return s;
-}
-
-// x += the sum of all of them.
-DEVICE void add_tiles(Tile& x, Scaled& s, const float* a, float length, const float* tiles, size_t every, const Place& p) {
-    for (;;) {
-        if (s.a0 != 0.0f) add_scaled(x, s.a0, s.t0);
-        if (s.a1 != 0.0f) add_scaled(x, s.a1, s.t1);
-        if (s.rest >= s.end) return;
-        s = start_tiles(a, length, tiles, every, s.rest, s.end, p);
+// x += the sum over j from begin to end of a row's coefficient j times length times tile j, which are ``every`` apart. Two tiles are
+// on their way at a time; those with a factor of zero are not read.
+DEVICE void add_tiles(Tile& x, const Coefficients& method, int row, float length, const float* tiles, size_t every, int begin,
+                      int end, const Place& p) {
+    for (int j = begin; j < end; j += 2) {
+        if (method.at(row, j) == 0.0f) j++;
+        const float a0 = j < end ? method.at(row, j) * length : 0.0f, a1 = j + 1 < end ? method.at(row, j + 1) * length : 0.0f;
+        Tile t0, t1;
+        if (a0 != 0.0f) t0 = load(tiles + j * every, p);
+        if (a1 != 0.0f) t1 = load(tiles + (j + 1) * every, p);
+        if (a0 != 0.0f) add_scaled(x, a0, t0);
+        if (a1 != 0.0f) add_scaled(x, a1, t1);
     }
 }
 
@@ -229,14 +214,6 @@ DEVICE void affine(Tile& x, const float2& scale, const float2& shift) {
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int q = 0; q < 4; q++) x.v[r][q] = x.v[r][q] * (q < 2 ? scale.x : scale.y) + (q < 2 ? shift.x : shift.y);
-}
-
-DEVICE void affine_relu(Tile& x, const float2& scale, const float2& shift) {
-    affine(x, scale, shift);
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[r][q] = fmaxf(x.v[r][q], 0.0f);
 }
 
 // Gradients of a normalisation's scale and shift, summed over the evaluations.

@@ -23,11 +23,10 @@ constexpr int SAMPLES = 2;                   // of a block
 constexpr int KERNEL_BYTES = 9 * C * C * 2;  // of one convolution
 constexpr int WEIGHT_BYTES = 2 * KERNEL_BYTES;
 constexpr int ACTIVE_BYTES = SAMPLES * PLANES_BYTES;
-constexpr int TABLE_BYTES = 256;  // the method's coefficients for one sample
-constexpr int CACHE = WEIGHT_BYTES + ACTIVE_BYTES + SAMPLES * TABLE_BYTES;  // where a tile of each sample begins
-constexpr int REST = CACHE + SAMPLES * KEPT * 16;                           // where time maps or slots begin
-constexpr int MAP_ROWS = 3;                                                 // the first, one between, the last
-static_assert(STAGES * (STAGES + 2) * 4 <= TABLE_BYTES, "a method with fewer stages");
+constexpr int CACHE = WEIGHT_BYTES + ACTIVE_BYTES;  // where a tile of each sample begins
+constexpr int REST = CACHE + SAMPLES * KEPT * 16;   // where time maps or slots begin
+constexpr int MAP_ROWS = 3;                         // the first, one between, the last
+constexpr int ERRORS = STAGES, TIMES = STAGES + 1;  // rows of coefficients after those of the stages
 
 // The products of one sample, then those of the other, which does something else meanwhile: two at a time would take each twice
 // as long. A sample alone in its block does not wait.
@@ -48,7 +47,8 @@ DEVICE void convolve_in_turn(Tile& acc, const char* plane, const char* kernel, c
     if (t.both) pass_turn(t.other);
 }
 
-// Activations into a plane of shared memory.
+// Into a plane of shared memory, gradients as they are, or activations: the positive part.
+template <bool RELU>
 DEVICE void expose(char* plane, const Tile& x, const Place& p) {
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
@@ -56,7 +56,7 @@ DEVICE void expose(char* plane, const Tile& x, const Place& p) {
         for (int e = 0; e < 2; e++)
             if (p.ok[e])
                 *reinterpret_cast<u32*>(plane + piece_of(r, p.column + e, p.channel / 8) + (p.channel % 8) * 2) =
-                    bf16_pair(x.v[r][e], x.v[r][2 + e]);
+                    RELU ? bf16_pair_relu(x.v[r][e], x.v[r][2 + e]) : bf16_pair(x.v[r][e], x.v[r][2 + e]);
     publish();
 }
 
@@ -74,15 +74,6 @@ DEVICE void all_copied() {
 
 DEVICE float4* own_cache(char* shared, const Place& p) {
     return reinterpret_cast<float4*>(shared + CACHE) + p.slot * KEPT + p.thread;
-}
-
-DEVICE float* own_tables(char* shared, const Place& p) {
-    return reinterpret_cast<float*>(shared + WEIGHT_BYTES + ACTIVE_BYTES + p.slot * TABLE_BYTES);
-}
-
-// Some of the method's coefficients for the threads of a sample, which meet before they use them.
-DEVICE void copy_table(float* to, const float* from, int count, const Place& p) {
-    for (int i = p.thread; i < count; i += LANES) to[i] = from[i];
 }
 
 // Both planes of a sample zero.
@@ -118,11 +109,11 @@ extern "C" __global__ void pack_weights(const float* w1, const float* w2, int st
 }
 
 // All steps of a batch from y0 (B, P, C). Stage evaluation j = m (STAGES - 1) + i is stage i of step m; the last stage of a step
-// is the first of the next. Tables: a (STAGES, STAGES), c, error. Norms: scale 1, shift 1, scale 2, ... shift 3, C each.
+// is the first of the next. Norms: scale 1, shift 1, scale 2, ... shift 3, C each.
 // squares (n, B, 4): sums over the values of a warp of the squared error in units of the tolerance.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
-    forward(const float* y0, const float* starts, const float* lengths, int steps, const float* table_a, const float* table_c,
-            const float* table_e, const uint4* kernels, const float* bias1, const float* bias2, const uint4* packed_maps,
+    forward(const float* y0, const float* starts, const float* lengths, int steps, const __grid_constant__ Coefficients method,
+            const uint4* kernels, const float* bias1, const float* bias2, const uint4* packed_maps,
             const float* norms, float* stages, u16* active1, u16* active2, uint4* normals, float* rstds, float* squares,
             int batch, float rtol, float atol) {
     SHARED_MEMORY(shared);
@@ -138,10 +129,6 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     const Turns turn = turns(sample, batch, p);
     char* planes = shared + WEIGHT_BYTES + p.slot * PLANES_BYTES;
     char *plane1 = plane_of(planes, 0), *plane2 = plane_of(planes, 1);
-    float *a = own_tables(shared, p), *times = a + STAGES * STAGES, *errors = times + STAGES;
-    copy_table(a, table_a, STAGES * STAGES, p);
-    copy_table(times, table_c, STAGES, p);
-    copy_table(errors, table_e, STAGES, p);
     clear(planes, p);
     const float4* maps = reinterpret_cast<const float4*>(shared + REST) + p.thread;  // (2, MAP_ROWS, LANES)
     float4* cached = own_cache(shared, p);  // a step's first stage, which all others read
@@ -161,11 +148,11 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             const size_t evaluation = size_t(m) * (STAGES - 1) + i;
             const bool last = i == STAGES - 1;
             // Beside the last products: the next stage's argument, or the error after the last one, but for this stage's part.
-            const float* factors = last ? errors : a + (i + 1) * STAGES;
+            const int row = last ? ERRORS : i + 1;
             Tile sum = last ? zeros() : y;
-            if (i > 0) add_kept(sum, factors[0] * length, cached);
+            if (i > 0) add_kept(sum, method.at(row, 0) * length, cached);
             if (last) keep(cached, x);  // no stage reads the first one any more: the state at the end of the step
-            const float t = start + times[i] * length;
+            const float t = start + method.at(TIMES, i) * length;
 #pragma unroll
             for (int part = 0; part < 3; part++) {
                 float rstd = normalise(x, p);
@@ -175,8 +162,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                     if (p.column == 0) rstds[((evaluation * batch + sample) * 3 + part) * (C / 2) + p.pair] = rstd;
                 }
                 if (part == 2) break;
-                affine_relu(x, part == 0 ? g1 : g2, part == 0 ? b1 : b2);
-                expose(part == 0 ? plane1 : plane2, x, p);
+                affine(x, part == 0 ? g1 : g2, part == 0 ? b1 : b2);
+                expose<true>(part == 0 ? plane1 : plane2, x, p);
                 if (part == 0 && evaluation == 0) all_copied();
 #pragma unroll
                 for (int r = 0; r < SIDE; r++) {
@@ -187,16 +174,13 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                     x.v[r][2] = bias[part].y + t * q.z;
                     x.v[r][3] = bias[part].y + t * q.w;
                 }
-                // Half of the earlier stages come beside either convolution.
-                const int half = 1 + i / 2 < i ? 1 + i / 2 : i, begin = part == 0 ? 1 : half, end = part == 0 ? half : i;
-                Scaled earlier = none_yet(begin, end);
-                if (PRODUCTS_APART) earlier = start_tiles(factors, length, first, every, begin, end, p);
                 copied_out(p);
                 sample_barrier(1 + p.slot);
                 const char* plane = part == 0 ? plane1 : plane2;
                 convolve_in_turn(x, plane, part == 0 ? kernel1 : kernel2, turn, p);
                 if (SAVE) copy_out((part == 0 ? active1 : active2) + (evaluation * batch + sample) * COPIED, plane, p);
-                add_tiles(sum, earlier, factors, length, first, every, p);
+                const int half = 1 + i / 2;  // of the earlier stages beside either convolution
+                add_tiles(sum, method, row, length, first, every, part == 0 ? 1 : half, part == 0 && half < i ? half : i, p);
                 finish_convolution(x);
             }
             affine(x, g3, b3);
@@ -208,8 +192,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                 for (int r = 0; r < SIDE; r++)
 #pragma unroll
                     for (int q = 0; q < 4; q++) {
-                        float error = sum.v[r][q] + errors[i] * length * x.v[r][q];
-                        float ratio = error / (atol + rtol * fmaxf(fabsf(y.v[r][q]), fabsf(next.v[r][q])));
+                        float error = sum.v[r][q] + method.at(ERRORS, i) * length * x.v[r][q];
+                        float ratio = __fdividef(error, atol + rtol * fmaxf(fabsf(y.v[r][q]), fabsf(next.v[r][q])));
                         squared += p.ok[q % 2] ? ratio * ratio : 0.0f;
                     }
                 for (int distance = 1; distance < 32; distance *= 2) squared += shuffle_xor(squared, distance);
@@ -219,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             if (i == 0 || last) keep(cached, x);
             // The last stage is the first of the next step.
             if (evaluation < size_t(steps) * (STAGES - 1)) {
-                scale(x, last ? a[STAGES] * lengths[m + 1] : factors[i] * length);
+                scale(x, last ? method.at(1, 0) * lengths[m + 1] : method.at(row, i) * length);
                 add_scaled(x, 1.0f, sum);
             }
         }
@@ -231,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
 // sample those of the norms (B, 6, C) in the order of ``norms``. ``normals`` (3, J, B, SIDE, LANES) are forward's, and
 // ``d_arguments`` (STAGES, B, SIDE, LANES) is scratch.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
-    backward(const float* d_stages, const float* lengths, int steps, const float* table_a, const uint4* kernels,
+    backward(const float* d_stages, const float* lengths, int steps, const __grid_constant__ Coefficients method, const uint4* kernels,
              const float* norms, const uint4* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float4* d_arguments,
              float* d_y0, float* d_norms, int batch) {
     SHARED_MEMORY(shared);
@@ -246,8 +230,6 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     const Turns turn = turns(sample, batch, p);
     char* planes = shared + WEIGHT_BYTES + p.slot * PLANES_BYTES;
     char *plane1 = plane_of(planes, 0), *plane2 = plane_of(planes, 1);
-    float* a = own_tables(shared, p);
-    copy_table(a, table_a, STAGES * STAGES, p);
     clear(planes, p);
     float4* cached = own_cache(shared, p);  // the last stage's argument's gradient, which all others read
     uint4* slot = reinterpret_cast<uint4*>(shared + REST) + p.slot * KEPT / 2;
@@ -279,11 +261,15 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             const uint4* own_normals = normals + evaluation * next_normals;
             const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
             const float rstd1 = rstd[0], rstd2 = rstd[C / 2];
-            // The next one's, 128 bytes a thread: beside other runs it may have left the cache.
-            if (evaluation > 0 && 32 * p.thread < SAMPLE) prefetch(d_stages + here - corner(p) - every + 32 * p.thread);
+            if (evaluation > 0) {  // what the next one reads, 128 bytes a thread: it has left the cache since it was written
+                if (32 * p.thread < SAMPLE) prefetch(d_stages + here - corner(p) - every + 32 * p.thread);
+                if (8 * p.thread < KEPT / 2)
+                    for (int k = 0; k < 3; k++) prefetch(own_normals + k * all_normals - next_normals + 8 * p.thread);
+                if (32 * p.thread < 3 * (C / 2)) prefetch(rstd - p.pair - batch * 3 * (C / 2) + 32 * p.thread);
+            }
             Packed x = fetched(slot, p);
             normalise_backward(d, x, rstd3, g3, sums[2], p);
-            expose(plane2, d, p);
+            expose<false>(plane2, d, p);
             fetch(slot, own_normals + all_normals, p);
             d = zeros();
             if (first) block_barrier();  // the kernels' copies have come to every thread with its first values
@@ -296,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             x = fetched(slot, p);
             relu_backward(d, x, g2, b2, p);
             normalise_backward(d, x, rstd2, g2, sums[1], p);
-            expose(plane1, d, p);
+            expose<false>(plane1, d, p);
             fetch(slot, own_normals, p);
             if (evaluation > 0) rstd3 = rstd[2 * (C / 2) - batch * 3 * (C / 2)];  // the next one's, which it needs first
             d = zeros();
@@ -312,9 +298,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
                     add_scaled(sum, 1.0f, share);
                     share = zeros();
                 } else if (i < STAGES - 1) {
-                    add_kept(sum, a[(STAGES - 1) * STAGES + i - 1] * length, cached);
+                    add_kept(sum, method.at(STAGES - 1, i - 1) * length, cached);
                     for (int j = i + 1; j < STAGES - 1; j++)
-                        add_kept(sum, a[j * STAGES + i - 1] * length, d_arguments + j * next_argument);
+                        add_kept(sum, method.at(j, i - 1) * length, d_arguments + j * next_argument);
                 }
             }
             finish_convolution(d);
@@ -329,9 +315,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             add_scaled(state, 1.0f, d);
             if (evaluation > 0) {
                 fetch(slot, own_normals + 2 * all_normals - next_normals, p);
-                if (i > 1) add_scaled(share, a[i * STAGES] * length, d);
+                if (i > 1) add_scaled(share, method.at(i, 0) * length, d);
                 if (i > 2 && i < STAGES - 1) keep(d_arguments + i * next_argument, d);  // for the stages from 1 to i - 2
-                scale(d, a[i * STAGES + i - 1] * length);
+                scale(d, method.at(i, i - 1) * length);
                 add_scaled(d, 1.0f, sum);
             }
         }

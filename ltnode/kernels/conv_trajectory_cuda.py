@@ -21,7 +21,6 @@ from ltnode.kernels.conv_trajectory import (
     Problem,
     Swept,
     SweptBack,
-    tables,
     torch_gradients,
 )
 from ltnode.ode.tableau import ButcherTableau
@@ -58,11 +57,11 @@ def has_warpgroups(device: torch.device) -> bool:
 
 
 def shared_bytes(side: int, warpgroups: bool) -> int:
-    """Of a block: kernels; activations, tables and a tile of each sample; time maps forward, a slot for each sample backward."""
+    """Of a block: kernels; activations and a tile of each sample; time maps forward, a slot for each sample backward."""
     lines = 3 * 9 + 2 * 8 * side if warpgroups else 2 * 64
-    activations, tables_of_method, tile = lines * 128, 256, side * _THREADS * 16
+    activations, tile = lines * 128, side * _THREADS * 16
     rest = max(2 * 3 * _THREADS * 16, _SAMPLES * tile // 2)
-    return _KERNEL_BYTES + _SAMPLES * (activations + tables_of_method + tile) + rest
+    return _KERNEL_BYTES + _SAMPLES * (activations + tile) + rest
 
 
 def defines(problem: Problem, side: int, warpgroups: bool) -> tuple[tuple[str, int], ...]:
@@ -108,8 +107,7 @@ class CudaTrajectory:
         given: list[nvrtc.Argument] = [w1, w2, w1.stride(0), w1.stride(1), map1.contiguous(), map2.contiguous(), packed, maps]
         kernels.launch("pack_weights", -(-words // 256), 256, 0, given)
         norms = torch.stack([g1, b1, g2, b2, g3, b3])
-        a, c, e = tables(problem.tableau, device)
-        arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, a, c, e, packed[0], bias1, bias2]
+        arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, _coefficients(problem.tableau), packed[0], bias1, bias2]
         arguments += [maps, norms, stages, active1, active2, normals, rstds, squares, batch]
         arguments += [float(problem.rtol), float(problem.atol)]
         blocks, threads = -(-batch // _SAMPLES), _SAMPLES * _THREADS
@@ -129,8 +127,8 @@ class CudaTrajectory:
         d_arguments = torch.empty((n_stages, batch, side, _THREADS, 4), device=device)
         d_y0 = torch.empty(d_stages.shape[1:], device=device)
         d_norms = torch.empty((batch, 6, channels), device=device)
-        a = tables(problem.tableau, device)[0]
-        arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], a, packed[1], norms, normals, rstds]
+        method = _coefficients(problem.tableau)
+        arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], method, packed[1], norms, normals, rstds]
         arguments += [d_conv1, d_conv2, d_arguments, d_y0, d_norms, batch]
         blocks, threads = -(-batch // _SAMPLES), _SAMPLES * _THREADS
         shared = shared_bytes(side, self.warpgroups)
@@ -149,6 +147,13 @@ class CudaTrajectory:
         if self.warpgroups:
             return conv_gradients(active, d_conv, times)
         return torch_gradients(active, d_conv, weights, times)
+
+
+def _coefficients(tableau: ButcherTableau) -> tuple[float, ...]:
+    """Rows of all stages' arguments, of the error (zero without an estimate) and of times."""
+    n = tableau.stages
+    rows = [(*row, *(0.0,) * (n - len(row))) for row in tableau.a]
+    return tuple(value for row in (*rows, tableau.error or (0.0,) * n, tableau.c) for value in row)
 
 
 def _with_whole_kernels(w1: Tensor, w2: Tensor) -> tuple[Tensor, Tensor]:

@@ -141,8 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 3 : 6)
 #pragma unroll
         for (int p = 0; p < 2; p++) {
             float v0 = low(v[r].pair[p]) - centre[2 * p], v1 = high(v[r].pair[p]) - centre[2 * p + 1];
-            a.pair[p] = bf16_pair(fmaxf(v0 * slope[2 * p] + level[2 * p], 0.0f),
-                                  fmaxf(v1 * slope[2 * p + 1] + level[2 * p + 1], 0.0f));
+            a.pair[p] = bf16_pair_relu(v0 * slope[2 * p] + level[2 * p], v1 * slope[2 * p + 1] + level[2 * p + 1]);
         }
         if (c.valid(r)) *reinterpret_cast<Four*>(out + c.at(r)) = a;
     }

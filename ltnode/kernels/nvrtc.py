@@ -24,7 +24,7 @@ from ltnode.typing import Tensor
 HOPPER = (9, 0)
 """Compute capability whose warpgroups multiply matrices."""
 _FOLDER = Path(__file__).parent
-Argument = Tensor | int | float
+Argument = Tensor | int | float | tuple[float, ...]
 
 
 @runtime_checkable
@@ -34,7 +34,8 @@ class Kernels(Protocol):
     def launch(
         self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument], long: bool = False
     ) -> None:
-        """Run a function on the current stream; tensors are passed by their address, numbers as 32-bit values.
+        """Run a function on the current stream; tensors are passed by their address, numbers as 32-bit values, tuples of them as
+        a struct.
 
         A ``long`` one fills the card: what waits beside it, a short kernel of another run, gets the next free place.
         """
@@ -214,6 +215,8 @@ class CudaKernels:
 def _as_c(value: Argument) -> Any:
     if isinstance(value, torch.Tensor):
         return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, tuple):
+        return (ctypes.c_float * len(value))(*value)
     return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)
 
 

@@ -23,23 +23,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     write_patches(shared, images);
 
     // Sums of x - s and its square, with s a value of the group: no cancellation where the mean is large.
-    float near[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f}, squares[2] = {0.0f, 0.0f}, count = 0.0f;
+    float near[2], start[4], sum[2] = {0.0f, 0.0f}, squares[2] = {0.0f, 0.0f}, count = 0.0f;
+    {
+        Values x;
+        convolve(x, layer, layer.bias, shared, c.share % TILES, c);
+#pragma unroll
+        for (int m = 0; m < 2; m++) near[m] = c.valid(c.share % TILES, 0, 0) ? x[0][m][0] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) start[i] = layer.bias[i] - near[i / 2];
     for (int tile = c.share; tile < TILES; tile += SHARES) {
         Values x;
-        convolve(x, layer, layer.bias, shared, tile, c);
+        convolve(x, layer, start, shared, tile, c);
+        const bool whole = tile < POSITIONS / 16;
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                if (!c.valid(tile, half, e)) continue;
+                if (!whole && !c.valid(tile, half, e)) x[half][0][e] = x[half][0][2 + e] = x[half][1][e] = x[half][1][2 + e] = 0.0f;
 #pragma unroll
                 for (int m = 0; m < 2; m++) {
-                    if (count == 0.0f) near[m] = x[half][m][e];
-                    float first = x[half][m][e] - near[m], second = x[half][m][2 + e] - near[m];
-                    sum[m] += first + second;
-                    squares[m] += first * first + second * second;
+                    sum[m] += x[half][m][e] + x[half][m][2 + e];
+                    squares[m] += x[half][m][e] * x[half][m][e];
+                    squares[m] += x[half][m][2 + e] * x[half][m][2 + e];
                 }
-                count += 2.0f;
+                count += whole || c.valid(tile, half, e) ? 2.0f : 0.0f;
             }
     }
 #pragma unroll
@@ -71,17 +79,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     for (int tile = c.share; tile < TILES; tile += SHARES) {
         Values x;
         convolve(x, layer, layer.bias, shared, tile, c);
+        const bool whole = tile < POSITIONS / 16;
 #pragma unroll
         for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                if (!c.valid(tile, half, e)) continue;
                 Four y;
 #pragma unroll
                 for (int m = 0; m < 2; m++)
-                    y.pair[m] = bf16_pair(fmaxf(slope[2 * m] * x[half][m][e] + level[2 * m], 0.0f),
-                                          fmaxf(slope[2 * m + 1] * x[half][m][2 + e] + level[2 * m + 1], 0.0f));
-                *reinterpret_cast<Four*>(out + c.at(tile, half, e)) = y;
+                    y.pair[m] = bf16_pair_relu(slope[2 * m] * x[half][m][e] + level[2 * m],
+                                               slope[2 * m + 1] * x[half][m][2 + e] + level[2 * m + 1]);
+                if (whole || c.valid(tile, half, e)) *reinterpret_cast<Four*>(out + c.at(tile, half, e)) = y;
             }
     }
 }

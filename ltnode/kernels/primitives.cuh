@@ -54,6 +54,13 @@ __device__ __forceinline__ unsigned int bf16_pair(float first, float second) {
     return pair;
 }
 
+// The same, and zero for negative ones.
+__device__ __forceinline__ unsigned int bf16_pair_relu(float first, float second) {
+    unsigned int pair;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+
 // Four 8x8 matrices of 16-bit values; lane 8 m + i gives the address of row i of matrix m.
 __device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const char* row) {
     unsigned int address = (unsigned int)__cvta_generic_to_shared(row);

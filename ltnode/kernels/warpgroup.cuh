@@ -3,22 +3,26 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL  // the tests' emulation has its own
 
-// Rows of 16 bytes (8 values of k) in shared memory, one after the other; the next 8 values of k are ``chunk`` bytes further.
-typedef unsigned long long Matrix;
+// Rows of 16 bytes (8 values of k) in shared memory, one after the other; the next 8 values of k are ``chunk`` bytes further. In
+// two words, since all that differs between products is in the first: sums of 64 bits would take longer than the products.
+struct Matrix {
+    unsigned int first, second;
+};
 
 __device__ __forceinline__ Matrix matrix(const char* first, int chunk) {
-    Matrix address = (unsigned int)__cvta_generic_to_shared(first) / 16, between_rows_of_eight = 128 / 16;
-    return address | Matrix(chunk / 16) << 16 | between_rows_of_eight << 32;
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(first) / 16;
+    return {address + (unsigned int)(chunk / 16 << 16), 128 / 16};  // between rows of eight
 }
 
 // The same rows of 16 bytes, each of them one value of k for 8 columns of the matrix; the second eight of k are ``eight`` bytes
 // after the first, the next 8 columns ``chunk`` bytes.
 __device__ __forceinline__ Matrix matrix_across(const char* first, int chunk, int eight) {
-    Matrix address = (unsigned int)__cvta_generic_to_shared(first) / 16;
-    return address | Matrix(eight / 16) << 16 | Matrix(chunk / 16) << 32;
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(first) / 16;
+    return {address + (unsigned int)(eight / 16 << 16), (unsigned int)(chunk / 16)};
 }
 
-__device__ __forceinline__ Matrix moved(Matrix from, int bytes) { return from + bytes / 16; }
+// A multiple of 16 bytes further.
+__device__ __forceinline__ Matrix moved(Matrix from, int bytes) { return {from.first + (bytes >> 4), from.second}; }
 
 // Before the first product: registers and what other threads wrote are as they should be.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -110,33 +114,34 @@ __device__ __forceinline__ void wait_for(Gate* gate, int number) {
 #define SUMS_14 SUMS_13, SUMS(13)
 #define SUMS_15 SUMS_14, SUMS(14)
 #define SUMS_16 SUMS_15, SUMS(15)
-#define PRODUCT(n, columns, first, second)                                                                        \
+#define PRODUCT(n, columns, a0, a1, b0, b1)                                                                       \
     __device__ __forceinline__ void start_product(float (&d)[n][4], Matrix a, Matrix b) {                         \
-        asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; "                                                   \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n "}, %" #first    \
-                     ", %" #second ", add, 1, 1, 0, 0;}"                                                          \
+        asm volatile("{.reg .pred add; .reg .b64 a, b; setp.eq.u32 add, 0, 0; "                                   \
+                     "mov.b64 a, {%" #a0 ", %" #a1 "}; mov.b64 b, {%" #b0 ", %" #b1 "}; "                         \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n                  \
+                     "}, a, b, add, 1, 1, 0, 0;}"                                                                 \
                      : SUMS_##n                                                                                   \
-                     : "l"(a), "l"(b));                                                                           \
+                     : "r"(a.first), "r"(a.second), "r"(b.first), "r"(b.second));                                 \
     }
 #define PRODUCTS_DONE(n)                                                                                          \
     __device__ __forceinline__ void products_done(float (&d)[n][4]) {                                             \
         asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##n::"memory");                                    \
     }
 // d[row of 8 columns] += a b for a 64x16 (rows) and b 16x8n (columns) in bfloat16; a thread's part of d as in `mma`.
-PRODUCT(1, 8, 4, 5)
-PRODUCT(2, 16, 8, 9)
-PRODUCT(3, 24, 12, 13)
-PRODUCT(4, 32, 16, 17)
-PRODUCT(5, 40, 20, 21)
-PRODUCT(6, 48, 24, 25)
-PRODUCT(7, 56, 28, 29)
-PRODUCT(16, 128, 64, 65)
+PRODUCT(1, 8, 4, 5, 6, 7)
+PRODUCT(2, 16, 8, 9, 10, 11)
+PRODUCT(3, 24, 12, 13, 14, 15)
+PRODUCT(4, 32, 16, 17, 18, 19)
+PRODUCT(5, 40, 20, 21, 22, 23)
+PRODUCT(6, 48, 24, 25, 26, 27)
+PRODUCT(7, 56, 28, 29, 30, 31)
+PRODUCT(16, 128, 64, 65, 66, 67)
 // The same with a in registers, as in `mma`, and b across; a must stay until the products are in d.
 __device__ __forceinline__ void start_product_across(float (&d)[8][4], const unsigned int (&a)[4], Matrix b) {
-    asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROWS_8
-                 "}, {%32, %33, %34, %35}, %36, add, 1, 1, 1;}"
+    asm volatile("{.reg .pred add; .reg .b64 b; setp.eq.u32 add, 0, 0; mov.b64 b, {%36, %37}; "
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROWS_8 "}, {%32, %33, %34, %35}, b, add, 1, 1, 1;}"
                  : SUMS_8
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.first), "r"(b.second));
 }
 // All products are in d.
 PRODUCTS_DONE(1)

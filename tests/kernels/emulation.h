@@ -15,6 +15,7 @@
 #define __forceinline__ inline
 #define __global__
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
@@ -26,6 +27,7 @@ static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static inline float __uint_as_float(unsigned bits) { float x; std::memcpy(&x, &bits, 4); return x; }
 static inline unsigned __float_as_uint(float x) { unsigned bits; std::memcpy(&bits, &x, 4); return bits; }
+static inline float __fdividef(float x, float y) { return x / y; }
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 struct Index { int x; };
@@ -241,6 +243,11 @@ static inline unsigned bf16_pair(float first, float second) {
         return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     };
     return rounded(first) | rounded(second) << 16;
+}
+
+static inline unsigned bf16_pair_relu(float first, float second) {
+    auto positive = [](float x) { return x < 0.0f ? 0.0f : x; };
+    return bf16_pair(positive(first), positive(second));
 }
 
 static inline void load_matrices(unsigned (&to)[4], const char* row) {
