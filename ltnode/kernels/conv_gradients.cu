@@ -151,9 +151,10 @@ DEVICE void multiply(Sums& sums, const char* buffer, int begin, bool second, int
 #pragma unroll
     for (int step = begin; step < begin + AT_ONCE && step < SIDE; step++) {
         load_matrices_transposed(gradients[step - begin], piece + 16 * 16 * step);
+        if (second) continue;
 #pragma unroll
         for (int i = 0; i < 4; i++)  // what an earlier pair has left there
-            if (2 * step + i / 2 >= SIDE && !second) gradients[step - begin][i] = 0u;
+            if (2 * step + i / 2 >= SIDE) gradients[step - begin][i] = 0u;
     }
     begin_products();
 #pragma unroll

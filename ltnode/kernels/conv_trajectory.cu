@@ -157,9 +157,9 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             for (int part = 0; part < 3; part++) {
                 float rstd = normalise(x, p);
                 if (SAVE) {
+                    if (p.column == 0) rstds[((evaluation * batch + sample) * 3 + part) * (C / 2) + p.pair] = rstd;
                     size_t before = part * (size_t(steps) * (STAGES - 1) + 1) + evaluation;
                     keep_bf16(normals + (before * batch + sample) * KEPT / 2, x, p);
-                    if (p.column == 0) rstds[((evaluation * batch + sample) * 3 + part) * (C / 2) + p.pair] = rstd;
                 }
                 if (part == 2) break;
                 affine(x, part == 0 ? g1 : g2, part == 0 ? b1 : b2);
@@ -261,12 +261,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             const uint4* own_normals = normals + evaluation * next_normals;
             const float* rstd = rstds + (evaluation * batch + sample) * 3 * (C / 2) + p.pair;
             const float rstd1 = rstd[0], rstd2 = rstd[C / 2];
-            if (evaluation > 0) {  // what the next one reads, 128 bytes a thread: it has left the cache since it was written
-                if (32 * p.thread < SAMPLE) prefetch(d_stages + here - corner(p) - every + 32 * p.thread);
-                if (8 * p.thread < KEPT / 2)
-                    for (int k = 0; k < 3; k++) prefetch(own_normals + k * all_normals - next_normals + 8 * p.thread);
-                if (32 * p.thread < 3 * (C / 2)) prefetch(rstd - p.pair - batch * 3 * (C / 2) + 32 * p.thread);
-            }
+            // The next one's, 128 bytes a thread: beside other runs it may have left the cache.
+            if (evaluation > 0 && 32 * p.thread < SAMPLE) prefetch(d_stages + here - corner(p) - every + 32 * p.thread);
             Packed x = fetched(slot, p);
             normalise_backward(d, x, rstd3, g3, sums[2], p);
             expose<false>(plane2, d, p);

@@ -70,33 +70,36 @@ DEVICE float2 load(const float* from, int r, const Cell& c) {
 
 typedef float2 States[ROWS][ENDS];  // zero where there is no position
 
-DEVICE void begin(States& x, const float* start, const Cell& c) {
+// x = the start, or x, plus the weighted stage.
+template <bool FIRST>
+DEVICE void add_stage(States& x, const float2 (&start)[ROWS], const float* stages, const float* weights, int j, size_t every,
+                      const Cell& c) {
+    float2 k[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        float2 base = load(start + c.offset, r, c);
+    for (int r = 0; r < ROWS; r++) k[r] = load(stages + j * every + c.offset, r, c);
+    float w[PADDED];
+    stage_weights(w, weights, j, c);
 #pragma unroll
-        for (int e = 0; e < ENDS; e++) x[r][e] = base;
-    }
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int e = 0; e < ENDS; e++) {
+            x[r][e].x = (FIRST ? start[r].x : x[r][e].x) + w[e] * k[r].x;
+            x[r][e].y = (FIRST ? start[r].y : x[r][e].y) + w[e] * k[r].y;
+        }
 }
 
-// From `begin` on; so many stages are on their way at a time.
+DEVICE void load_start(float2 (&to)[ROWS], const float* start, const Cell& c) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) to[r] = load(start + c.offset, r, c);
+}
+
+// The states from the start and at least one stage; so many of them are on their way at a time.
 template <int STAGES>
-DEVICE void interpolate(States& x, const float* stages, const float* weights, int evaluations, size_t every, const Cell& c) {
+DEVICE void interpolate(States& x, const float2 (&start)[ROWS], const float* stages, const float* weights, int evaluations,
+                        size_t every, const Cell& c) {
+    add_stage<true>(x, start, stages, weights, 0, every, c);
 #pragma unroll STAGES
-    for (int j = 0; j < evaluations; j++) {
-        float2 k[ROWS];
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) k[r] = load(stages + j * every + c.offset, r, c);
-        float w[PADDED];
-        stage_weights(w, weights, j, c);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-#pragma unroll
-            for (int e = 0; e < ENDS; e++) {
-                x[r][e].x += w[e] * k[r].x;
-                x[r][e].y += w[e] * k[r].y;
-            }
-    }
+    for (int j = 1; j < evaluations; j++) add_stage<false>(x, start, stages, weights, j, every, c);
 }
 
 // A stage's gradient from one warp's end-times.
@@ -127,9 +130,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS)
     const float2 g = *reinterpret_cast<const float2*>(scale + c.channel), b = *reinterpret_cast<const float2*>(shift + c.channel);
     for (int first = 0; first < ends; first += CHUNK) {
         States x;
-        begin(x, start, c);  // it comes while the weights do
+        float2 begin[ROWS];
+        load_start(begin, start, c);  // it comes while the weights do
         load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
-        interpolate<2>(x, stages, chosen, evaluations, every, c);
+        interpolate<2>(x, begin, stages, chosen, evaluations, every, c);
         // The lanes of position e write what end-time e of the warp gives.
         float own_mean = 0.0f, own_rstd = 0.0f;
         float2 own_sum = make_float2(0.0f, 0.0f);
@@ -141,15 +145,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS)
             float mean = over_positions(total) * (1.0f / COUNT);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                float dx = x[r][e].x - mean, dy = x[r][e].y - mean;
-                squares += inside(r, c) ? dx * dx + dy * dy : 0.0f;
+                x[r][e].x -= mean;
+                x[r][e].y -= mean;
+                squares += inside(r, c) ? x[r][e].x * x[r][e].x + x[r][e].y * x[r][e].y : 0.0f;
             }
             float rstd = rsqrtf(over_positions(squares) * (1.0f / COUNT) + eps);
-            float2 sum = make_float2(0.0f, 0.0f);
+            float2 sum = make_float2(0.0f, 0.0f), slope = make_float2(rstd * g.x, rstd * g.y);
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-                float px = fmaxf((x[r][e].x - mean) * rstd * g.x + b.x, 0.0f);
-                float py = fmaxf((x[r][e].y - mean) * rstd * g.y + b.y, 0.0f);
+                float px = fmaxf(x[r][e].x * slope.x + b.x, 0.0f);
+                float py = fmaxf(x[r][e].y * slope.y + b.y, 0.0f);
                 sum.x += inside(r, c) ? px : 0.0f;
                 sum.y += inside(r, c) ? py : 0.0f;
             }
@@ -188,7 +193,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 14 / WARPS)
     float2 d_scale = make_float2(0.0f, 0.0f), d_shift = make_float2(0.0f, 0.0f);
     for (int first = 0; first < ends; first += CHUNK) {
         States x;
-        begin(x, start, c);  // it comes while the rest does
+        float2 begin[ROWS];
+        load_start(begin, start, c);  // it comes while the rest does
         static_assert(CHUNK * PAIRS <= THREADS, "a thread, of the same pair, for each pair of every end-time");
         const int end = first + threadIdx.x / PAIRS;
         float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -199,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 14 / WARPS)
         }
         if (threadIdx.x < CHUNK * PAIRS) kept[threadIdx.x] = own;
         load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
-        interpolate<1>(x, stages, chosen, evaluations, every, c);
+        interpolate<1>(x, begin, stages, chosen, evaluations, every, c);
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
             const float4 k = kept[(c.warp * ENDS + e) * PAIRS + c.pair];
