@@ -1,60 +1,24 @@
 // The 4x4 convolution of 64 channels with stride 2 and a border of one, which halves images, and the gradient of its input, in
 // bfloat16 as products of warpgroups (compute capability 9.0); the launches are in halving_conv.py.
 //
-// The kernel stays in shared memory while a block goes over images, of which it has a part in one buffer and fetches the next
-// two parts into others. A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them:
-// a tap is the same plane read from another position on. Forward, rows and columns are apart by their parity, so that a tap's
-// positions are side by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a part
-// is a whole image of gradients. A warpgroup makes 8 rows.
+// The kernel stays in shared memory while a block goes over images, of which it has a part in one buffer (halving_tile.cuh) and
+// fetches the next two parts into others. Forward, rows and columns are apart by their parity, so that a tap's positions are side
+// by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a part is a whole image of
+// gradients. A warpgroup makes 8 rows.
 //
 // Defined by the host: IN (height = width of the larger image, 16 to 30).
 
 namespace {
 
-constexpr int C = 64;
-constexpr int OUT = IN / 2;
-constexpr int COLS = 16;
-constexpr int ROWS = 8;                // of a warpgroup
+constexpr int BUFFERS = 3;
 constexpr int FORWARD_THREADS = 384;   // two warpgroups multiply, and do nothing else meanwhile; the third fetches
 constexpr int BACKWARD_THREADS = 512;  // two make the even rows of inputs, two the odd ones
-constexpr int LEAD = COLS + 1;  // zeros before the first position, and so after the last of the plane before
-constexpr int PLANE_BYTES = 16 * (LEAD + (COLS - 1) * COLS);
-constexpr int BUFFERS = 3;
-constexpr int BUFFER_BYTES = 8 * PLANE_BYTES + 16 * LEAD;
-constexpr int KERNEL_BYTES = 16 * C * C * 2;  // of all taps
-static_assert(IN / 2 >= ROWS && (IN + 1) / 2 < COLS, "two warpgroups, and a column of zeros");
 
 }  // namespace
 
-#include "warpgroup.cuh"
-#include "warpgroup_rows.cuh"
+#include "halving_tile.cuh"
 
 namespace {
-
-struct Sums {
-    float v[2 * ROWS][4];  // [8 positions][2 (channel of the pair) + (position of two)]
-};
-
-DEVICE Sums no_sums() {
-    Sums x;
-#pragma unroll
-    for (int n = 0; n < 2 * ROWS; n++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[n][q] = 0.0f;
-    return x;
-}
-
-DEVICE int position(int row, int column) { return 16 * (LEAD + row * COLS + column); }
-
-// The kernel and zeros everywhere else; the first parts may follow.
-DEVICE void begin(char* shared, const uint4* kernel, int threads) {
-    for (int i = threadIdx.x; i < KERNEL_BYTES / 16; i += threads) start_copy(shared + 16 * i, kernel + i);
-    uint4* buffers = reinterpret_cast<uint4*>(shared + KERNEL_BYTES);
-    for (int i = threadIdx.x; i < BUFFERS * BUFFER_BYTES / 16; i += threads) buffers[i] = make_uint4(0u, 0u, 0u, 0u);
-    block_barrier();
-}
-
-DEVICE char* buffer_of(char* shared, int part) { return shared + KERNEL_BYTES + part % BUFFERS * BUFFER_BYTES; }
 
 // 16 channels of the image that is a block's number part / 4: planes (2 chunks, parity of the row, parity of the column).
 DEVICE void fetch_inputs(char* shared, const u16* x, int part, int batch, int blocks) {
@@ -68,24 +32,6 @@ DEVICE void fetch_inputs(char* shared, const u16* x, int part, int batch, int bl
                        image + i / 2 * C + 16 * quarter + 8 * chunk);
         }
     close_copies();
-}
-
-// The image of gradients that is a block's number part: planes (8 chunks).
-DEVICE void fetch_gradients(char* shared, const u16* dy, int part, int batch, int blocks) {
-    const int number = blockIdx.x + part * blocks;
-    const u16* image = dy + size_t(number) * OUT * OUT * C;
-    char* buffer = buffer_of(shared, part);
-    if (number < batch)
-        for (int i = threadIdx.x; i < OUT * OUT * 8; i += BACKWARD_THREADS)
-            start_copy(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT), image + 8 * i);
-    close_copies();
-}
-
-// The part before the one fetched last is there for all, and all have finished with the part before that.
-DEVICE void fetched() {
-    earlier_copies_done();
-    writes_to_products();
-    block_barrier();
 }
 
 // Sums of a warpgroup to the positions (first row + step * row, first column + step * column) of a (side, side, C) image.
@@ -162,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     SHARED_MEMORY(shared);
     begin(shared, kernel, BACKWARD_THREADS);
     const int group = same_in_warp(threadIdx.x / 128) % 2, py = same_in_warp(threadIdx.x / 256);  // rows; their parity
-    for (int part = 0; part < 2; part++) fetch_gradients(shared, dy, part, batch, blocks);
+    for (int part = 0; part < 2; part++) fetch_gradients<BACKWARD_THREADS>(shared, dy, part, batch, blocks);
     int part = 0;
     for (int image = blockIdx.x; image < batch; image += blocks, part++) {
         fetched();
@@ -170,18 +116,8 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
 #pragma unroll 1
         for (int px = 0; px < 2; px++) {  // parity of the column
             Sums sums = no_sums();
-#pragma unroll 1
-            for (int tap = 0; tap < 4; tap++) {
-                const int iy = tap / 2, ix = tap % 2, ky = 1 - py + 2 * iy, kx = 1 - px + 2 * ix;
-                const Matrix rows = matrix(shared + (ky * 4 + kx) * 8 * KERNEL_CHUNK_BYTES, KERNEL_CHUNK_BYTES);
-                const Matrix columns = matrix(buffer + position(group * ROWS + py - iy, px - ix), PLANE_BYTES);
-                begin_products();
-#pragma unroll
-                for (int chunk = 0; chunk < 8; chunk += 2)
-                    start_product(sums.v, moved(rows, chunk * KERNEL_CHUNK_BYTES), moved(columns, chunk * PLANE_BYTES));
-            }
-            commit_products();
-            if (px == 0) fetch_gradients(shared, dy, part + 2, batch, blocks);
+            start_input_gradients(sums, shared, buffer, py, px, group);
+            if (px == 0) fetch_gradients<BACKWARD_THREADS>(shared, dy, part + 2, batch, blocks);
             products_done(sums.v);
             store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group);
         }

@@ -20,11 +20,14 @@ _CHANNELS = 64
 _FORWARD_THREADS, _BACKWARD_THREADS = 384, 512
 _SMALLEST, _LARGEST = 16, 30
 """Sides of images."""
-_KERNEL_BYTES = 16 * _CHANNELS * _CHANNELS * 2
+KERNEL_BYTES = 16 * _CHANNELS * _CHANNELS * 2
 _BORDER, _COLUMNS = 16 * 17, 16
-_PLANE_BYTES = _BORDER + 16 * 15 * _COLUMNS
-_SHARED_BYTES = _KERNEL_BYTES + 3 * (8 * _PLANE_BYTES + _BORDER) + 16 * _COLUMNS
-"""Of a block: the kernel, three buffers of eight planes, and a row that is read and not used."""
+BUFFER_BYTES = 8 * (_BORDER + 16 * 15 * _COLUMNS) + _BORDER
+"""Of eight planes."""
+UNUSED_BYTES = 16 * _COLUMNS
+"""A row that is read and not used."""
+_SHARED_BYTES = KERNEL_BYTES + 3 * BUFFER_BYTES + UNUSED_BYTES
+"""Of a block."""
 
 
 def why_not(conv: nn.Conv2d, x: Tensor) -> str | None:
@@ -51,32 +54,39 @@ def why_not_layer(conv: nn.Conv2d, x: Tensor) -> str | None:
 
 def halving_conv(x: Float[Tensor, "N C H W"], conv: nn.Conv2d) -> Float[Tensor, "N C P Q"]:
     """The convolution without its bias in bfloat16, channels last, for a layer and input that `why_not` has nothing against."""
-    return _HalvingConv.apply(x, conv.weight, _compiled_for(x.shape[-1], x.device))
+    return _HalvingConv.apply(x, conv.weight)
 
 
 def _compiled_for(side: int, device: torch.device) -> nvrtc.Kernels:
     return nvrtc.compiled("halving_conv", (("IN", side),), device)
 
 
-def _blocks(batch: int, device: torch.device) -> int:
+def blocks_for(batch: int, device: torch.device) -> int:
     """One for each multiprocessor: it goes over several images with the kernel that it has once."""
     return min(batch, nvrtc.multiprocessors(device))
 
 
+def launch_forward(rows: Float[Tensor, "N H W C"], weight: Tensor) -> tuple[Float[Tensor, "N P Q C"], Tensor]:
+    """The convolution of rows in bfloat16, and its kernel packed for both directions, without a graph."""
+    batch, side, _, channels = rows.shape
+    kernels = _compiled_for(side, rows.device)
+    packed = torch.empty((2, KERNEL_BYTES), device=rows.device, dtype=torch.uint8)
+    given: list[nvrtc.Argument] = [weight.detach(), weight.stride(0), weight.stride(1), packed]
+    kernels.launch("pack_kernel", packed.numel() // 4 // 256, 256, 0, given)
+    out = torch.empty((batch, side // 2, side // 2, channels), device=rows.device, dtype=torch.bfloat16)
+    blocks = blocks_for(batch, rows.device)
+    arguments: list[nvrtc.Argument] = [rows, packed[0], out, batch, blocks]
+    kernels.launch("halving_forward", blocks, _FORWARD_THREADS, _SHARED_BYTES, arguments, long=True)
+    return out, packed
+
+
 class _HalvingConv(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, kernels: nvrtc.Kernels) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         rows = pixels(x.detach().to(torch.bfloat16))
-        packed = torch.empty((2, _KERNEL_BYTES), device=x.device, dtype=torch.uint8)
-        given: list[nvrtc.Argument] = [weight.detach(), weight.stride(0), weight.stride(1), packed]
-        kernels.launch("pack_kernel", packed.numel() // 4 // 256, 256, 0, given)
-        batch, side, _, channels = rows.shape
-        out = torch.empty((batch, side // 2, side // 2, channels), device=x.device, dtype=torch.bfloat16)
-        blocks = _blocks(batch, x.device)
-        arguments: list[nvrtc.Argument] = [rows, packed[0], out, batch, blocks]
-        kernels.launch("halving_forward", blocks, _FORWARD_THREADS, _SHARED_BYTES, arguments, long=True)
+        out, packed = launch_forward(rows, weight)
         ctx.save_for_backward(rows, packed, weight)
-        ctx.kernels, ctx.dtype = kernels, x.dtype
+        ctx.dtype = x.dtype
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
@@ -87,16 +97,17 @@ class _HalvingConv(torch.autograd.Function):
         d_x = d_weight = None
         if ctx.needs_input_grad[0]:
             d_x = torch.empty_like(rows)
-            blocks = _blocks(len(rows), rows.device)
+            blocks = blocks_for(len(rows), rows.device)
             arguments: list[nvrtc.Argument] = [d_rows, packed[1], d_x, len(rows), blocks]
-            ctx.kernels.launch("halving_backward", blocks, _BACKWARD_THREADS, _SHARED_BYTES, arguments, long=True)
+            kernels = _compiled_for(rows.shape[1], rows.device)
+            kernels.launch("halving_backward", blocks, _BACKWARD_THREADS, _SHARED_BYTES, arguments, long=True)
             d_x = d_x.permute(0, 3, 1, 2).to(ctx.dtype)
         if ctx.needs_input_grad[1]:
-            d_weight = _weight_gradient(rows, d_rows, weight)
-        return d_x, d_weight, None
+            d_weight = weight_gradient(rows, d_rows, weight)
+        return d_x, d_weight
 
 
-def _weight_gradient(x: Float[Tensor, "N H W C"], d_out: Float[Tensor, "N P Q C"], weight: Tensor) -> Tensor:
+def weight_gradient(x: Float[Tensor, "N H W C"], d_out: Float[Tensor, "N P Q C"], weight: Tensor) -> Tensor:
     """Torch's, from factors in bfloat16."""
     shaped = torch.empty_like(weight, dtype=x.dtype, memory_format=torch.channels_last)
     factors = (d_out.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), shaped)

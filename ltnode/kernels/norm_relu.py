@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, cast, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ltnode.kernels import halving_conv, nvrtc, patch_norm
+from ltnode.kernels import halving_conv, nvrtc, patch_norm, stem_gradients
 from ltnode.typing import Float, Tensor
 
 _LARGEST_PART = 32768
@@ -206,8 +206,13 @@ def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:
             x, bias = x + bias[:, None, None], None
         first = _first_layers(modules[i : i + 5], x)
         if first is not None:
-            x = patch_norm.patch_norm(x, *first)
-            i += 3
+            then = modules[i + 3 : i + 4]
+            if then and stem_gradients.why_not(*first, then[0], x) is None:
+                x, bias = stem_gradients.stem(x, *first, cast(nn.Conv2d, then[0])), cast(nn.Conv2d, then[0]).bias
+                i += 4
+            else:
+                x = patch_norm.patch_norm(x, *first)
+                i += 3
             continue
         if isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
             x, bias = _convolve(layer, x), layer.bias

@@ -72,10 +72,10 @@ def source_text(name: str, first: Sequence[str] = ("common.cuh", "primitives.cuh
     """A source of this folder after what all of them share, with what it includes in place."""
 
     def text(file: str) -> str:
-        return (_FOLDER / file).read_text("utf-8")
+        own = (_FOLDER / file).read_text("utf-8")
+        return re.sub(r'#include "(\w+\.cuh)"\n', lambda found: text(found[1]), own)
 
-    own = re.sub(r'#include "(\w+\.cuh)"\n', lambda found: text(found[1]), text(f"{name}.cu"))
-    return "".join([*map(text, first), own])
+    return "".join(map(text, (*first, f"{name}.cu")))
 
 
 def why_unavailable() -> str | None:

@@ -8,6 +8,8 @@ gradient is ever written to memory. The reference is the same layers of `torch.n
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -88,29 +90,61 @@ def _compiled_for(shape: tuple[int, ...], size: int, outputs: int, device: torch
     return nvrtc.compiled("patch_norm", defines(shape, size, outputs), device)
 
 
+@dataclass(frozen=True)
+class Launched:
+    """The forward kernel's inputs and results.
+
+    Attributes:
+        given: Images, and the parameters: weight, bias, scale, shift.
+        out: (N, H, W, C) in bfloat16.
+        means, rstds: (N, C / 2) of the norm.
+    """
+
+    given: tuple[Tensor, ...]
+    out: Tensor
+    means: Tensor
+    rstds: Tensor
+
+
+def launch_forward(x: Tensor, parameters: Sequence[Tensor], eps: float) -> Launched:
+    """The three layers on x, without a graph."""
+    given = (x.detach().float().contiguous(), *(p.detach() for p in parameters))
+    samples, _, height, width = x.shape
+    outputs, _, size, _ = parameters[0].shape
+    out = torch.empty((samples, height - size + 1, width - size + 1, outputs), device=x.device, dtype=torch.bfloat16)
+    means, rstds = torch.empty((2, samples, outputs // 2), device=x.device)
+    _launch("patch_norm_forward", given, [float(eps), out, means, rstds])
+    return Launched(given, out, means, rstds)
+
+
+def launch_backward(name: str, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Gradients of weight, bias, scale and shift, by a kernel that gives them per sample from images, weight and more."""
+    images, weight = given[:2]
+    outputs = weight.shape[0]
+    gradients = torch.empty((len(images), 3 * outputs + weight.numel()), device=weight.device)
+    _launch(name, given, [gradients])
+    d_scale, d_shift, d_bias, d_weight = gradients.sum(dim=0).split([outputs] * 3 + [weight.numel()])
+    return d_weight.view_as(weight), d_bias, d_scale, d_shift
+
+
+def _launch(name: str, given: Sequence[Tensor], rest: Sequence[nvrtc.Argument]) -> None:
+    """A kernel with a block for each image; given are images, weight and more."""
+    images = given[0]
+    outputs, _, size, _ = given[1].shape
+    kernels = _compiled_for(tuple(images.shape), size, outputs, images.device)
+    shared = _shared_bytes(tuple(images.shape), size, outputs)
+    kernels.launch(name, len(images), _THREADS, shared, [*given, *rest], long=True)
+
+
 class _PatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-        given = [x.detach().float().contiguous(), *(p.detach() for p in (weight, bias, scale, shift))]
-        samples, _, height, width = x.shape
-        outputs, _, size, _ = weight.shape
-        out = torch.empty((samples, height - size + 1, width - size + 1, outputs), device=x.device, dtype=torch.bfloat16)
-        means, rstds = torch.empty((2, samples, outputs // 2), device=x.device)
-        kernels = _compiled_for(tuple(x.shape), size, outputs, x.device)
-        shared = _shared_bytes(tuple(x.shape), size, outputs)
-        kernels.launch("patch_norm_forward", samples, _THREADS, shared, [*given, float(eps), out, means, rstds], long=True)
-        ctx.save_for_backward(*given, means, rstds)
-        return out.permute(0, 3, 1, 2)
+        launched = launch_forward(x, (weight, bias, scale, shift), eps)
+        ctx.save_for_backward(*launched.given, launched.means, launched.rstds)
+        return launched.out.permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors[:2]
-        outputs, channels, size, _ = weight.shape
         rows = pixels(d_out.to(torch.bfloat16))
-        gradients = torch.empty((len(x), outputs * (3 + channels * size**2)), device=x.device)
-        kernels = _compiled_for(tuple(x.shape), size, outputs, x.device)
-        shared = _shared_bytes(tuple(x.shape), size, outputs)
-        kernels.launch("patch_norm_backward", len(x), _THREADS, shared, [*ctx.saved_tensors, rows, gradients], long=True)
-        d_scale, d_shift, d_bias, d_weight = gradients.sum(dim=0).split([outputs] * 3 + [weight.numel()])
-        return None, d_weight.view_as(weight), d_bias, d_scale, d_shift, None
+        return None, *launch_backward("patch_norm_backward", (*ctx.saved_tensors, rows)), None

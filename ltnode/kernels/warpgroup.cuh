@@ -137,12 +137,17 @@ PRODUCT(6, 48, 24, 25, 26, 27)
 PRODUCT(7, 56, 28, 29, 30, 31)
 PRODUCT(16, 128, 64, 65, 66, 67)
 // The same with a in registers, as in `mma`, and b across; a must stay until the products are in d.
-__device__ __forceinline__ void start_product_across(float (&d)[8][4], const unsigned int (&a)[4], Matrix b) {
-    asm volatile("{.reg .pred add; .reg .b64 b; setp.eq.u32 add, 0, 0; mov.b64 b, {%36, %37}; "
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" ROWS_8 "}, {%32, %33, %34, %35}, b, add, 1, 1, 1;}"
-                 : SUMS_8
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.first), "r"(b.second));
-}
+#define PRODUCT_ACROSS(n, columns, a0, a1, a2, a3, b0, b1)                                                        \
+    __device__ __forceinline__ void start_product_across(float (&d)[n][4], const unsigned int (&a)[4], Matrix b) { \
+        asm volatile("{.reg .pred add; .reg .b64 b; setp.eq.u32 add, 0, 0; mov.b64 b, {%" #b0 ", %" #b1 "}; "     \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n                  \
+                     "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, b, add, 1, 1, 1;}"                             \
+                     : SUMS_##n                                                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.first), "r"(b.second));                  \
+    }
+PRODUCT_ACROSS(2, 16, 8, 9, 10, 11, 12, 13)
+PRODUCT_ACROSS(4, 32, 16, 17, 18, 19, 20, 21)
+PRODUCT_ACROSS(8, 64, 32, 33, 34, 35, 36, 37)
 // All products are in d.
 PRODUCTS_DONE(1)
 PRODUCTS_DONE(2)

@@ -91,7 +91,7 @@ def emulated_patch_norm(shape: tuple[int, ...], size: int, outputs: int, device:
     """Stands in for the compiled kernels of `ltnode.kernels.patch_norm`."""
     assert device.type == "cpu"
     defines = tuple(f"-D{name}={value}" for name, value in patch_norm.defines(shape, size, outputs))
-    return _library("patch_norm", ("patch_norm_forward", "patch_norm_backward"), defines)
+    return _library("patch_norm", ("patch_norm_forward", "patch_norm_backward", "patch_norm_finish"), defines)
 
 
 def emulated_norm_relu(x: torch.Tensor, biased: bool) -> EmulatedKernels:
@@ -104,3 +104,9 @@ def emulated_halving(side: int, device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.halving_conv`."""
     assert device.type == "cpu"
     return _library("halving_conv", ("pack_kernel", "halving_forward", "halving_backward"), (f"-DIN={side}",))
+
+
+def emulated_stem(side: int, channels: int, size: int, device: torch.device) -> EmulatedKernels:
+    """Stands in for the compiled kernels of `ltnode.kernels.stem_gradients`."""
+    assert device.type == "cpu"
+    return _library("stem_gradients", ("stem_gradients",), (f"-DIN={side}", f"-DCHANNELS={channels}", f"-DSIZE={size}"))

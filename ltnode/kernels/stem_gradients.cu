@@ -1,0 +1,156 @@
+// Gradients of a stem's first two convolutions together (compute capability 9.0): that of the input of the one that halves images
+// never reaches memory. The launches are in stem_gradients.py.
+//
+// The first layers are a convolution of few channels, GroupNorm and ReLU (patch_norm.cu). What their gradients need of the
+// positions is one product: of the gradient where ReLU was open, and the neighbourhood, with a one behind its values for the sum
+// of the gradient itself. A warpgroup makes the gradients of 8 rows of one parity (halving_tile.cuh) in its registers, the values
+// before the norm of the same positions beside them, and has the left factor of that product: a result of products is arranged
+// like a left factor. The right one, the neighbourhoods, is in shared memory, where the values before the norm have it too.
+//
+// Defined by the host: IN (height = width after the first convolution, 16 to 30), CHANNELS of the images, SIZE of the kernel.
+
+namespace {
+
+constexpr int BUFFERS = 2;
+constexpr int THREADS = 256;  // two warpgroups: the upper and the lower rows
+
+}  // namespace
+
+#include "halving_tile.cuh"
+
+namespace {
+
+constexpr int SIDE = IN + SIZE - 1;               // of the images
+constexpr int K = CHANNELS * SIZE * SIZE;         // values of a neighbourhood
+constexpr int KS = K / 16 + 1;                    // of 16 values, with room for the one
+constexpr int ROW = 16 * KS;
+constexpr int POSITIONS = ROWS * COLS;            // of a warpgroup
+constexpr int PATCH_CHUNK_BYTES = 16 * POSITIONS;
+constexpr int BEYOND = KERNEL_BYTES + BUFFERS * BUFFER_BYTES;  // a row that is read for positions beyond the image
+constexpr int LAYER_AT = BEYOND + 16 * COLS;
+constexpr int PATCHES_AT = LAYER_AT + 2 * KS * KERNEL_CHUNK_BYTES;
+constexpr int IMAGE_AT = PATCHES_AT + 2 * 2 * KS * PATCH_CHUNK_BYTES;
+
+// The first layer's kernel (C, K) as rows of products, each with the sign that makes the values before the norm negative where
+// ReLU is open.
+DEVICE void pack_layer(char* shared, const float* weight, const float* scale) {
+    for (int word = threadIdx.x; word < 2 * KS * C * 4; word += THREADS) {
+        const Origin from = origin(word);
+        const float* row = weight + from.row * K + from.k;
+        u32 pair = bf16_pair(from.k < K ? row[0] : 0.0f, from.k + 1 < K ? row[1] : 0.0f);
+        reinterpret_cast<u32*>(shared + LAYER_AT)[word] = pair ^ (scale[from.row] > 0.0f ? 0x80008000u : 0u);
+    }
+}
+
+// An image (CHANNELS, SIDE, SIDE) in bfloat16.
+DEVICE void copy_image(u16* to, const float* from) {
+#pragma unroll 12  // all of a usual image is on its way at once
+    for (int first = 0; first < CHANNELS * SIDE * SIDE; first += THREADS) {
+        int i = first + threadIdx.x;
+        if (i < CHANNELS * SIDE * SIDE) to[i] = u16(bf16_pair(from[i], 0.0f));
+    }
+}
+
+// The neighbourhood of a thread's position, and a one; zeros beyond the image.
+DEVICE void write_patch(char* patches, const u16* image, int row, int column) {
+    const bool inside = row < IN && column < IN;
+    const u16* corner = image + row * SIDE + column;
+    u32 words[8 * KS];
+#pragma unroll
+    for (int k = 0; k < ROW; k++) {
+        u32 value = k == K && inside ? 0x3f80u : 0u;
+        if (k < K && inside) value = corner[(k / (SIZE * SIZE) * SIDE + k / SIZE % SIZE) * SIDE + k % SIZE];
+        words[k / 2] = k % 2 ? words[k / 2] | value << 16 : value;
+    }
+#pragma unroll
+    for (int piece = 0; piece < 2 * KS; piece++)
+        *reinterpret_cast<uint4*>(patches + piece * PATCH_CHUNK_BYTES + 16 * (threadIdx.x % 128)) =
+            make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
+}
+
+// Where the sign of a value says whether ReLU is open: y > 0 where x' + shift / slope has the sign of the slope, for x' = x - mean
+// and slope = rstd scale. Negative there, and no negative zero; a slope of zero leaves the sign of the shift.
+DEVICE float turned_start(float bias, float mean, float rstd, float scale, float shift) {
+    const float slope = rstd * scale, from = bias - mean + shift / slope;
+    if (slope == 0.0f) return shift > 0.0f ? -1e38f : 1e38f;
+    return slope > 0.0f ? 0.0f - from : 0.0f + from;
+}
+
+// Two gradients of one channel, the positions side by side, where the values are negative.
+DEVICE u32 open_pair(const float* d, const float* x) {
+    return bf16_pair(d[0], d[1]) & bytes(__float_as_uint(x[0]), __float_as_uint(x[1]), 0xffbbu);
+}
+
+}  // namespace
+
+// d_patches (B, 2, C, ROW), of each warpgroup: the sums over its positions of the gradient where ReLU was open times the
+// neighbourhood, and in column K of the gradient. dy (B, OUT, OUT, C), the halving convolution's packed kernel, images
+// (B, CHANNELS, SIDE, SIDE), weight (C, K); means and rstds (B, C / 2) of the first layer's norm.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    stem_gradients(const u16* dy, const uint4* kernel, const float* images, const float* weight, const float* bias,
+                   const float* scale, const float* shift, const float* means, const float* rstds, float* d_patches, int batch,
+                   int blocks) {
+    SHARED_MEMORY(shared);
+    begin(shared, kernel, THREADS);
+    if (threadIdx.x < COLS)  // what is made of it must be a number: it is multiplied by zeros
+        reinterpret_cast<uint4*>(shared + BEYOND)[threadIdx.x] = make_uint4(0u, 0u, 0u, 0u);
+    for (int part = 0; part < 2; part++) fetch_gradients<THREADS>(shared, dy, part, batch, blocks);
+    pack_layer(shared, weight, scale);
+    const int group = same_in_warp(threadIdx.x / 128), thread = threadIdx.x % 128, lane = thread % 32;
+    const int channel = thread / 32 * 16 + 2 * (lane / 4);  // the first of two
+    u16* image = reinterpret_cast<u16*>(shared + IMAGE_AT);
+    char* patches = shared + PATCHES_AT + group * 2 * KS * PATCH_CHUNK_BYTES;
+    const Matrix layer = matrix(shared + LAYER_AT, KERNEL_CHUNK_BYTES), columns = matrix(patches, PATCH_CHUNK_BYTES);
+    const Matrix across = matrix_across(patches, PATCH_CHUNK_BYTES, 128);
+    int part = 0;
+    for (int sample = blockIdx.x; sample < batch; sample += blocks, part++) {
+        copy_image(image, images + size_t(sample) * CHANNELS * SIDE * SIDE);
+        const float mean = means[sample * (C / 2) + channel / 2], rstd = rstds[sample * (C / 2) + channel / 2];
+        float start[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            start[i] = turned_start(bias[channel + i], mean, rstd, scale[channel + i], shift[channel + i]);
+        fetched();  // the image too
+        float sums[2 * KS][4];
+#pragma unroll
+        for (int i = 0; i < 8 * KS; i++) sums[i / 4][i % 4] = 0.0f;
+#pragma unroll 1
+        for (int parities = 0; parities < 4; parities++) {
+            const int py = parities / 2, px = parities % 2;
+            Sums d = no_sums(), x;
+            start_input_gradients(d, shared, buffer_of(shared, part), py, px, group);
+            sample_barrier(1 + group);  // all have finished with the neighbourhoods before these
+            write_patch(patches, image, 2 * (group * ROWS + thread / COLS) + py, 2 * (thread % COLS) + px);
+            writes_to_products();
+            sample_barrier(1 + group);
+#pragma unroll
+            for (int i = 0; i < 8 * ROWS; i++) x.v[i / 4][i % 4] = start[i % 4 / 2];
+            begin_products();
+#pragma unroll
+            for (int step = 0; step < KS; step++)
+                start_product(x.v, moved(layer, 2 * step * KERNEL_CHUNK_BYTES), moved(columns, 2 * step * PATCH_CHUNK_BYTES));
+            commit_products();
+            products_done(d.v);
+            products_done(x.v);
+            u32 open[ROWS][4];  // of 16 positions each
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) open[r][i] = open_pair(&d.v[2 * r + i / 2][2 * (i % 2)], &x.v[2 * r + i / 2][2 * (i % 2)]);
+            begin_products();
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) start_product_across(sums, open[r], moved(across, 16 * 16 * r));
+            commit_products();
+            products_done(sums);
+        }
+        float* own = d_patches + ((size_t(sample) * 2 + group) * C + channel) * ROW + 2 * (lane % 4);
+#pragma unroll
+        for (int n = 0; n < 2 * KS; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                *reinterpret_cast<float2*>(own + i * ROW + 8 * n) = make_float2(sums[n][2 * i], sums[n][2 * i + 1]);
+        block_barrier();  // all have finished with the gradients, and with the image
+        fetch_gradients<THREADS>(shared, dy, part + 2, batch, blocks);
+    }
+    copies_done();
+}

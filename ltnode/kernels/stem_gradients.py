@@ -1,0 +1,84 @@
+"""A stem's first two convolutions in bfloat16 on warpgroups, with their gradients in one kernel.
+
+``stem(x, conv, norm, halving)`` is ``halving(relu(norm(conv(x))))`` under bfloat16 autocast and without the last bias, and without
+a gradient in x. Forward it is `patch_norm` and `halving_conv`, which are also the reference: going back, the gradient between
+them, the largest array of a training step, stays on the card's multiprocessors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from ltnode.kernels import halving_conv, nvrtc, patch_norm
+from ltnode.typing import Float, Tensor
+
+_CHANNELS, _THREADS = 64, 256
+_BUFFERS = 2
+
+
+def why_not(conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Module, x: Tensor) -> str | None:
+    """Why the kernels cannot replace these layers on this input; None where they can."""
+    if not isinstance(halving, nn.Conv2d):
+        return "no convolution follows the ReLU"
+    between = x.new_empty((1, conv.out_channels, *(side - size + 1 for side, size in zip(x.shape[2:], conv.kernel_size, strict=True))))
+    return patch_norm.why_not(conv, norm, x) or why_not_layers(conv, halving, between) or halving_conv.why_not(halving, between)
+
+
+def why_not_layers(conv: nn.Conv2d, halving: nn.Conv2d, between: Tensor) -> str | None:
+    """What is against these layers, beside what is against each of them, and the shape between them, whatever the device."""
+    if conv.weight[0].numel() % 16 == 0:
+        return "a neighbourhood leaves no room for a one beside its values"
+    return halving_conv.why_not_layer(halving, between)
+
+
+def stem(
+    x: Float[Tensor, "N C H W"], conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Conv2d
+) -> Float[Tensor, "N O P Q"]:
+    """The layers in bfloat16, channels last, where `why_not` has nothing against them."""
+    return _Stem.apply(x, conv.weight, conv.bias, norm.weight, norm.bias, halving.weight, norm.eps)
+
+
+def _compiled_for(side: int, channels: int, size: int, device: torch.device) -> nvrtc.Kernels:
+    return nvrtc.compiled("stem_gradients", (("IN", side), ("CHANNELS", channels), ("SIZE", size)), device)
+
+
+def _row(values: int) -> int:
+    """Of products with a neighbourhood of so many values and a one."""
+    return 16 * (values // 16 + 1)
+
+
+def _shared_bytes(side: int, channels: int, size: int) -> int:
+    """Of a block: the halving convolution's kernel and two parts; the first layer's, neighbourhoods of both warpgroups, an image."""
+    chunks = _row(channels * size**2) // 8
+    parts = halving_conv.KERNEL_BYTES + _BUFFERS * halving_conv.BUFFER_BYTES + halving_conv.UNUSED_BYTES
+    return parts + chunks * 16 * _CHANNELS + 2 * chunks * 16 * 128 + 2 * channels * (side + size - 1) ** 2
+
+
+class _Stem(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *parameters_and_eps: Any) -> Tensor:
+        *parameters, halving, eps = parameters_and_eps
+        first = patch_norm.launch_forward(x, parameters, eps)
+        out, packed = halving_conv.launch_forward(first.out, halving)
+        ctx.save_for_backward(*first.given, first.means, first.rstds, first.out, packed[1], halving)
+        return out.permute(0, 3, 1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        images, weight, bias, scale, shift, means, rstds, rows, packed, halving = ctx.saved_tensors
+        d_rows = patch_norm.pixels(d_out.to(torch.bfloat16))
+        outputs, channels, size, _ = weight.shape
+        batch, side = rows.shape[:2]
+        d_patches = torch.empty((batch, 2, outputs, _row(channels * size**2)), device=images.device)
+        blocks = halving_conv.blocks_for(batch, images.device)
+        given: list[nvrtc.Argument] = [d_rows, packed, images, weight, bias, scale, shift, means, rstds, d_patches, batch, blocks]
+        kernels = _compiled_for(side, channels, size, images.device)
+        kernels.launch("stem_gradients", blocks, _THREADS, _shared_bytes(side, channels, size), given, long=True)
+        finish = (images, weight, bias, scale, means, rstds, d_patches)
+        gradients = patch_norm.launch_backward("patch_norm_finish", finish)
+        return None, *gradients, halving_conv.weight_gradient(rows, d_rows, halving), None
