@@ -62,23 +62,22 @@ class _Stem(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *parameters_and_eps: Any) -> Tensor:
         *parameters, halving, eps = parameters_and_eps
-        first = patch_norm.launch_forward(x, parameters, eps)
+        first = patch_norm.launch_forward(x, parameters, eps, products=True)
         out, packed = halving_conv.launch_forward(first.out, halving)
-        ctx.save_for_backward(*first.given, first.means, first.rstds, first.out, packed[1], halving)
+        ctx.save_for_backward(*first.given, first.out, first.means, first.rstds, first.products, packed[1], halving)
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        images, weight, bias, scale, shift, means, rstds, rows, packed, halving = ctx.saved_tensors
+        *given, rows, means, rstds, products, packed, halving = ctx.saved_tensors
+        first = patch_norm.Launched(tuple(given), rows, means, rstds, products)
         d_rows = patch_norm.pixels(d_out.to(torch.bfloat16))
-        outputs, channels, size, _ = weight.shape
+        outputs, channels, size, _ = given[1].shape
         batch, side = rows.shape[:2]
-        d_patches = torch.empty((batch, 2, outputs, _row(channels * size**2)), device=images.device)
-        blocks = halving_conv.blocks_for(batch, images.device)
-        given: list[nvrtc.Argument] = [d_rows, packed, images, weight, bias, scale, shift, means, rstds, d_patches, batch, blocks]
-        kernels = _compiled_for(side, channels, size, images.device)
-        kernels.launch("stem_gradients", blocks, _THREADS, _shared_bytes(side, channels, size), given, long=True)
-        finish = (images, weight, bias, scale, means, rstds, d_patches)
-        gradients = patch_norm.launch_backward("patch_norm_finish", finish)
-        return None, *gradients, halving_conv.weight_gradient(rows, d_rows, halving), None
+        d_patches = torch.empty((batch, 2, outputs, _row(channels * size**2)), device=rows.device)
+        blocks = halving_conv.blocks_for(batch, rows.device)
+        arguments: list[nvrtc.Argument] = [d_rows, packed, *given, means, rstds, d_patches, batch, blocks]
+        kernels = _compiled_for(side, channels, size, rows.device)
+        kernels.launch("stem_gradients", blocks, _THREADS, _shared_bytes(side, channels, size), arguments, long=True)
+        return None, *patch_norm.finish(first, d_patches), halving_conv.weight_gradient(rows, d_rows, halving), None
