@@ -20,6 +20,21 @@ constexpr int BACKWARD_THREADS = 512;  // two make the even rows of inputs, two 
 
 namespace {
 
+constexpr int ROWS = 8;  // of a warpgroup
+
+struct Sums {
+    float v[2 * ROWS][4];  // [8 positions][2 (channel of the pair) + (position of two)]
+};
+
+DEVICE Sums no_sums() {
+    Sums x;
+#pragma unroll
+    for (int n = 0; n < 2 * ROWS; n++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) x.v[n][q] = 0.0f;
+    return x;
+}
+
 // 16 channels of the image that is a block's number part / 4: planes (2 chunks, parity of the row, parity of the column).
 DEVICE void fetch_inputs(char* shared, const u16* x, int part, int batch, int blocks) {
     const int number = blockIdx.x + part / 4 * blocks, quarter = part % 4;
@@ -116,7 +131,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
 #pragma unroll 1
         for (int px = 0; px < 2; px++) {  // parity of the column
             Sums sums = no_sums();
-            start_input_gradients(sums, shared, buffer, py, px, group);
+            start_input_gradients(sums.v, shared, buffer, py, px, group * ROWS);
             if (px == 0) fetch_gradients<BACKWARD_THREADS>(shared, dy, part + 2, batch, blocks);
             products_done(sums.v);
             store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group);

@@ -10,12 +10,11 @@ namespace {
 constexpr int C = 64;
 constexpr int OUT = IN / 2;
 constexpr int COLS = 16;
-constexpr int ROWS = 8;         // of a warpgroup
 constexpr int LEAD = COLS + 1;  // zeros before the first position, and so after the last of the plane before
 constexpr int PLANE_BYTES = 16 * (LEAD + (COLS - 1) * COLS);
 constexpr int BUFFER_BYTES = 8 * PLANE_BYTES + 16 * LEAD;
 constexpr int KERNEL_BYTES = 16 * C * C * 2;  // of all taps
-static_assert(IN / 2 >= ROWS && (IN + 1) / 2 < COLS, "two warpgroups, and a column of zeros");
+static_assert(IN >= COLS && (IN + 1) / 2 < COLS, "no rows before the image, and a column of zeros");
 
 }  // namespace
 
@@ -23,19 +22,6 @@ static_assert(IN / 2 >= ROWS && (IN + 1) / 2 < COLS, "two warpgroups, and a colu
 #include "warpgroup_rows.cuh"
 
 namespace {
-
-struct Sums {
-    float v[2 * ROWS][4];  // [8 positions][2 (channel of the pair) + (position of two)]
-};
-
-DEVICE Sums no_sums() {
-    Sums x;
-#pragma unroll
-    for (int n = 0; n < 2 * ROWS; n++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[n][q] = 0.0f;
-    return x;
-}
 
 DEVICE int position(int row, int column) { return 16 * (LEAD + row * COLS + column); }
 
@@ -68,18 +54,19 @@ DEVICE void fetched() {
     block_barrier();
 }
 
-// Begins to add to sums the gradients of the inputs whose row and column have the parities py and px, in the rows of one
-// warpgroup: they all have the same four taps.
-DEVICE void start_input_gradients(Sums& sums, const char* kernel, const char* buffer, int py, int px, int group) {
+// Begins to add to sums, [8 positions][2 (channel of the pair) + (position of two)], the gradients of the inputs whose row and
+// column have the parities py and px, from one row of these on: they all have the same four taps.
+template <int N>
+DEVICE void start_input_gradients(float (&sums)[N][4], const char* kernel, const char* buffer, int py, int px, int row) {
 #pragma unroll 1
     for (int tap = 0; tap < 4; tap++) {
         const int iy = tap / 2, ix = tap % 2, ky = 1 - py + 2 * iy, kx = 1 - px + 2 * ix;
         const Matrix rows = matrix(kernel + (ky * 4 + kx) * 8 * KERNEL_CHUNK_BYTES, KERNEL_CHUNK_BYTES);
-        const Matrix columns = matrix(buffer + position(group * ROWS + py - iy, px - ix), PLANE_BYTES);
+        const Matrix columns = matrix(buffer + position(row + py - iy, px - ix), PLANE_BYTES);
         begin_products();
 #pragma unroll
         for (int chunk = 0; chunk < 8; chunk += 2)
-            start_product(sums.v, moved(rows, chunk * KERNEL_CHUNK_BYTES), moved(columns, chunk * PLANE_BYTES));
+            start_product(sums, moved(rows, chunk * KERNEL_CHUNK_BYTES), moved(columns, chunk * PLANE_BYTES));
     }
     commit_products();
 }

@@ -202,19 +202,18 @@ DEVICE void sweep(Swept& swept, char* shared, Layer& layer, const float* images,
     turn_rows(layer, scale, c);
 }
 
-// The same sums as another kernel has left them, in two parts: d_patches (N, 2, OUT, ROW), the sum of d in column K.
+// The same sums as another kernel has left them, in as many parts: d_patches (N, SHARES, OUT, ROW), the sum of d in column K.
 DEVICE void load_swept(Swept& swept, const float* d_patches, const Cell& c) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float* row = d_patches + ((size_t(c.sample) * 2 + c.share % 2) * OUT + c.channel + i) * ROW;
+        const float* row = d_patches + ((size_t(c.sample) * SHARES + c.share) * OUT + c.channel + i) * ROW;
 #pragma unroll
         for (int n = 0; n < 2 * KS; n++) {
-            float2 two = make_float2(0.0f, 0.0f);
-            if (c.share < 2) two = *reinterpret_cast<const float2*>(row + 8 * n + c.column);
+            const float2 two = *reinterpret_cast<const float2*>(row + 8 * n + c.column);
             swept.d_weight[i / 2][n][2 * (i % 2)] = two.x;
             swept.d_weight[i / 2][n][2 * (i % 2) + 1] = two.y;
         }
-        swept.sum_d[i / 2][2 * (i % 2)] = c.share < 2 ? row[K % ROW] : 0.0f;
+        swept.sum_d[i / 2][2 * (i % 2)] = row[K % ROW];
     }
 }
 

@@ -121,12 +121,12 @@ def launch_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, products
     return Launched(given, out, means, rstds, sums)
 
 
-def finish(launched: Launched, d_patches: Float[Tensor, "N two O R"]) -> tuple[Tensor, ...]:
+def finish(launched: Launched, d_patches: Float[Tensor, "N shares O R"]) -> tuple[Tensor, ...]:
     """Gradients of weight, bias, scale and shift where the sweep over the output's gradient has been made.
 
     Args:
         launched: What `launch_forward` gave, with products.
-        d_patches: Sums over the positions, in two parts, of the gradient where ReLU was open times the neighbourhood, and behind
+        d_patches: Sums over the positions, in 256 / O parts, of the gradient where ReLU was open times the neighbourhood, and behind
             its values of the gradient itself.
     """
     images, weight, bias, scale, _ = launched.given

@@ -3,7 +3,7 @@
 //
 // The first layers are a convolution of few channels, GroupNorm and ReLU (patch_norm.cu). What their gradients need of the
 // positions is one product: of the gradient where ReLU was open, and the neighbourhood, with a one behind its values for the sum
-// of the gradient itself. A warpgroup makes the gradients of 8 rows of one parity (halving_tile.cuh) in its registers, the values
+// of the gradient itself. A warpgroup makes the gradients of 4 rows of one parity (halving_tile.cuh) in its registers, the values
 // before the norm of the same positions beside them, and has the left factor of that product: a result of products is arranged
 // like a left factor. The right one, the neighbourhoods, is in shared memory, where the values before the norm have it too.
 //
@@ -12,7 +12,9 @@
 namespace {
 
 constexpr int BUFFERS = 2;
-constexpr int THREADS = 256;  // two warpgroups: the upper and the lower rows
+constexpr int GROUPS = 4;  // warpgroups: each has a quarter of the rows
+constexpr int THREADS = 128 * GROUPS;
+constexpr int ROWS = 4;  // of a warpgroup
 
 }  // namespace
 
@@ -29,7 +31,7 @@ constexpr int PATCH_CHUNK_BYTES = 16 * POSITIONS;
 constexpr int BEYOND = KERNEL_BYTES + BUFFERS * BUFFER_BYTES;  // a row that is read for positions beyond the image
 constexpr int LAYER_AT = BEYOND + 16 * COLS;
 constexpr int PATCHES_AT = LAYER_AT + 2 * KS * KERNEL_CHUNK_BYTES;
-constexpr int IMAGE_AT = PATCHES_AT + 2 * 2 * KS * PATCH_CHUNK_BYTES;
+constexpr int IMAGE_AT = PATCHES_AT + GROUPS * 2 * KS * PATCH_CHUNK_BYTES;
 
 // The first layer's kernel (C, K) as rows of products, each with the sign that makes the values before the norm negative where
 // ReLU is open.
@@ -51,21 +53,32 @@ DEVICE void copy_image(u16* to, const float* from) {
     }
 }
 
-// The neighbourhood of a thread's position, and a one; zeros beyond the image.
-DEVICE void write_patch(char* patches, const u16* image, int row, int column) {
-    const bool inside = row < IN && column < IN;
-    const u16* corner = image + row * SIDE + column;
-    u32 words[8 * KS];
+// Pieces of the neighbourhood of a position, and a one; zeros beyond the image.
+template <int FIRST, int COUNT>
+DEVICE void write_pieces(char* to, const u16* corner, bool inside) {
+    u32 words[4 * COUNT];
 #pragma unroll
-    for (int k = 0; k < ROW; k++) {
+    for (int i = 0; i < 8 * COUNT; i++) {
+        const int k = 8 * FIRST + i;
         u32 value = k == K && inside ? 0x3f80u : 0u;
         if (k < K && inside) value = corner[(k / (SIZE * SIZE) * SIDE + k / SIZE % SIZE) * SIDE + k % SIZE];
-        words[k / 2] = k % 2 ? words[k / 2] | value << 16 : value;
+        words[i / 2] = i % 2 ? words[i / 2] | value << 16 : value;
     }
 #pragma unroll
-    for (int piece = 0; piece < 2 * KS; piece++)
-        *reinterpret_cast<uint4*>(patches + piece * PATCH_CHUNK_BYTES + 16 * (threadIdx.x % 128)) =
+    for (int piece = 0; piece < COUNT; piece++)
+        *reinterpret_cast<uint4*>(to + (FIRST + piece) * PATCH_CHUNK_BYTES) =
             make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
+}
+
+// The neighbourhoods of a warpgroup's positions, half of one by each thread.
+DEVICE void write_patches(char* patches, const u16* image, int first_row, int py, int px) {
+    const int number = threadIdx.x % POSITIONS, half = threadIdx.x % 128 / POSITIONS;
+    const int row = 2 * (first_row + number / COLS) + py, column = 2 * (number % COLS) + px;
+    const bool inside = row < IN && column < IN;
+    if (half == 0)
+        write_pieces<0, KS>(patches + 16 * number, image + row * SIDE + column, inside);
+    else
+        write_pieces<KS, KS>(patches + 16 * number, image + row * SIDE + column, inside);
 }
 
 // Where the sign of a value says whether ReLU is open: y > 0 where x' + shift / slope has the sign of the slope, for x' = x - mean
@@ -83,7 +96,7 @@ DEVICE u32 open_pair(const float* d, const float* x) {
 
 }  // namespace
 
-// d_patches (B, 2, C, ROW), of each warpgroup: the sums over its positions of the gradient where ReLU was open times the
+// d_patches (B, GROUPS, C, ROW), of each warpgroup: the sums over its positions of the gradient where ReLU was open times the
 // neighbourhood, and in column K of the gradient. dy (B, OUT, OUT, C), the halving convolution's packed kernel, images
 // (B, CHANNELS, SIDE, SIDE), weight (C, K); means and rstds (B, C / 2) of the first layer's norm.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -117,33 +130,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll 1
         for (int parities = 0; parities < 4; parities++) {
             const int py = parities / 2, px = parities % 2;
-            Sums d = no_sums(), x;
-            start_input_gradients(d, shared, buffer_of(shared, part), py, px, group);
+            float d[2 * ROWS][4], x[2 * ROWS][4];
+#pragma unroll
+            for (int i = 0; i < 8 * ROWS; i++) d[i / 4][i % 4] = 0.0f;
+            start_input_gradients(d, shared, buffer_of(shared, part), py, px, group * ROWS);
             sample_barrier(1 + group);  // all have finished with the neighbourhoods before these
-            write_patch(patches, image, 2 * (group * ROWS + thread / COLS) + py, 2 * (thread % COLS) + px);
+            write_patches(patches, image, group * ROWS, py, px);
             writes_to_products();
             sample_barrier(1 + group);
 #pragma unroll
-            for (int i = 0; i < 8 * ROWS; i++) x.v[i / 4][i % 4] = start[i % 4 / 2];
+            for (int i = 0; i < 8 * ROWS; i++) x[i / 4][i % 4] = start[i % 4 / 2];
             begin_products();
 #pragma unroll
             for (int step = 0; step < KS; step++)
-                start_product(x.v, moved(layer, 2 * step * KERNEL_CHUNK_BYTES), moved(columns, 2 * step * PATCH_CHUNK_BYTES));
+                start_product(x, moved(layer, 2 * step * KERNEL_CHUNK_BYTES), moved(columns, 2 * step * PATCH_CHUNK_BYTES));
             commit_products();
-            products_done(d.v);
-            products_done(x.v);
+            products_done(d);
+            products_done(x);
             u32 open[ROWS][4];  // of 16 positions each
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) open[r][i] = open_pair(&d.v[2 * r + i / 2][2 * (i % 2)], &x.v[2 * r + i / 2][2 * (i % 2)]);
+                for (int i = 0; i < 4; i++) open[r][i] = open_pair(&d[2 * r + i / 2][2 * (i % 2)], &x[2 * r + i / 2][2 * (i % 2)]);
             begin_products();
 #pragma unroll
             for (int r = 0; r < ROWS; r++) start_product_across(sums, open[r], moved(across, 16 * 16 * r));
             commit_products();
             products_done(sums);
         }
-        float* own = d_patches + ((size_t(sample) * 2 + group) * C + channel) * ROW + 2 * (lane % 4);
+        float* own = d_patches + ((size_t(sample) * GROUPS + group) * C + channel) * ROW + 2 * (lane % 4);
 #pragma unroll
         for (int n = 0; n < 2 * KS; n++)
 #pragma unroll

@@ -16,8 +16,7 @@ from torch.autograd.function import once_differentiable
 from ltnode.kernels import halving_conv, nvrtc, patch_norm
 from ltnode.typing import Float, Tensor
 
-_CHANNELS, _THREADS = 64, 256
-_BUFFERS = 2
+_CHANNELS, _GROUPS, _BUFFERS = 64, 4, 2
 
 
 def why_not(conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Module, x: Tensor) -> str | None:
@@ -52,10 +51,10 @@ def _row(values: int) -> int:
 
 
 def _shared_bytes(side: int, channels: int, size: int) -> int:
-    """Of a block: the halving convolution's kernel and two parts; the first layer's, neighbourhoods of both warpgroups, an image."""
+    """Of a block: the halving convolution's kernel and two parts; the first layer's, four warpgroups' neighbourhoods, an image."""
     chunks = _row(channels * size**2) // 8
     parts = halving_conv.KERNEL_BYTES + _BUFFERS * halving_conv.BUFFER_BYTES + halving_conv.UNUSED_BYTES
-    return parts + chunks * 16 * _CHANNELS + 2 * chunks * 16 * 128 + 2 * channels * (side + size - 1) ** 2
+    return parts + chunks * 16 * _CHANNELS + _GROUPS * chunks * 16 * 64 + 2 * channels * (side + size - 1) ** 2
 
 
 class _Stem(torch.autograd.Function):
@@ -75,9 +74,9 @@ class _Stem(torch.autograd.Function):
         d_rows = patch_norm.pixels(d_out.to(torch.bfloat16))
         outputs, channels, size, _ = given[1].shape
         batch, side = rows.shape[:2]
-        d_patches = torch.empty((batch, 2, outputs, _row(channels * size**2)), device=rows.device)
+        d_patches = torch.empty((batch, _GROUPS, outputs, _row(channels * size**2)), device=rows.device)
         blocks = halving_conv.blocks_for(batch, rows.device)
         arguments: list[nvrtc.Argument] = [d_rows, packed, *given, means, rstds, d_patches, batch, blocks]
         kernels = _compiled_for(side, channels, size, rows.device)
-        kernels.launch("stem_gradients", blocks, _THREADS, _shared_bytes(side, channels, size), arguments, long=True)
+        kernels.launch("stem_gradients", blocks, 128 * _GROUPS, _shared_bytes(side, channels, size), arguments, long=True)
         return None, *patch_norm.finish(first, d_patches), halving_conv.weight_gradient(rows, d_rows, halving), None

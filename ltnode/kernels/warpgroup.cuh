@@ -135,6 +135,7 @@ PRODUCT(4, 32, 16, 17, 18, 19)
 PRODUCT(5, 40, 20, 21, 22, 23)
 PRODUCT(6, 48, 24, 25, 26, 27)
 PRODUCT(7, 56, 28, 29, 30, 31)
+PRODUCT(8, 64, 32, 33, 34, 35)
 PRODUCT(16, 128, 64, 65, 66, 67)
 // The same with a in registers, as in `mma`, and b across; a must stay until the products are in d.
 #define PRODUCT_ACROSS(n, columns, a0, a1, a2, a3, b0, b1)                                                        \
