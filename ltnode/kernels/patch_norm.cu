@@ -10,64 +10,11 @@
 
 #include "patch_tile.cuh"
 
-namespace {
-
-// Products of a neighbourhood with itself, (ROW, ROW), and its sum, to `sums`, after which all must meet. The tiles are all warps',
-// whatever their channels, and the warps' parts replace the neighbourhoods.
-DEVICE void multiply_patches(char* shared, float* sums, const Cell& c) {
-    float products[KS][2 * KS][4], patch_sums[KS][4];
-    zero(patch_sums);
-#pragma unroll
-    for (int s = 0; s < KS; s++) zero(products[s]);
-    const int warp = threadIdx.x / 32;
-    for (int tile = warp; tile < TILES; tile += THREADS / 32) {
-        Rights right;
-        load_rights(right, shared, tile, c);
-#pragma unroll
-        for (int s = 0; s < KS; s++) {
-            uint4 left = make_uint4(right[2 * s][0], right[2 * s + 1][0], right[2 * s][1], right[2 * s + 1][1]);
-#pragma unroll
-            for (int n = 0; n < 2 * KS; n++) mma(products[s][n], left, right[n][0], right[n][1]);
-            mma(patch_sums[s], left, ONES, ONES);
-        }
-    }
-    block_barrier();  // the neighbourhoods are no longer read
-    float* parts = reinterpret_cast<float*>(shared);  // of the products: (THREADS / 32, ROW, ROW)
-#pragma unroll
-    for (int i = 0; i < 2 * KS; i++) {
-        int row = 8 * i + c.lane / 4;
-#pragma unroll
-        for (int n = 0; n < 2 * KS; n++)
-            pair_at(parts, warp * ROW + row, 8 * n + c.column, c) =
-                make_float2(products[i / 2][n][2 * (i % 2)], products[i / 2][n][2 * (i % 2) + 1]);
-        if (c.lane % 4 == 0) sums[PATCH_PARTS * THREADS + warp * ROW + row] = patch_sums[i / 2][2 * (i % 2)];
-    }
-    block_barrier();
-    for (int i = 4 * threadIdx.x; i < ROW * ROW; i += 4 * THREADS) {
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; w++) {
-            float4 part = *reinterpret_cast<float4*>(parts + w * ROW * ROW + i);
-            sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
-        }
-        *reinterpret_cast<float4*>(sums + i) = sum;
-    }
-    float* patch_sum = sums + PATCH_SUMS * THREADS;
-    if (threadIdx.x < ROW) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; w++) sum += sums[PATCH_PARTS * THREADS + w * ROW + threadIdx.x];
-        patch_sum[threadIdx.x] = sum;
-    }
-}
-
-}  // namespace
-
-// out (N, POSITIONS, OUT) in bfloat16; means and rstds (N, GROUPS) for the backward pass, and for `patch_norm_finish` products
-// (N, ROW (ROW + 1)), if it is not null. images (N, CHANNELS, HEIGHT, WIDTH), weight (OUT, K).
+// out (N, POSITIONS, OUT) in bfloat16; means and rstds (N, GROUPS) for the backward pass. images (N, CHANNELS, HEIGHT, WIDTH),
+// weight (OUT, K).
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     patch_norm_forward(const float* images, const float* weight, const float* bias, const float* scale, const float* shift,
-                       float eps, u32* out, float* means, float* rstds, float* products) {
+                       float eps, u32* out, float* means, float* rstds) {
     SHARED_MEMORY(shared);
     float* sums = reinterpret_cast<float*>(shared + SUMS_AT);
     const Cell c = cell();
@@ -145,27 +92,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                 if (whole || c.valid(tile, half, e)) *reinterpret_cast<Four*>(out + c.at(tile, half, e)) = y;
             }
     }
-    if (products == nullptr) return;
-    multiply_patches(shared, sums, c);
-    block_barrier();
-    for (int i = threadIdx.x; i < ROW * (ROW + 1); i += THREADS)
-        products[size_t(c.sample) * ROW * (ROW + 1) + i] = i < ROW * ROW ? sums[i] : sums[PATCH_SUMS * THREADS + i - ROW * ROW];
 }
 
-namespace {
-
-// Of a thread's four channels, over the positions of its share: sums of d times the neighbourhood; of d, the same in all columns.
-struct Swept {
-    float d_weight[2][2 * KS][4], sum_d[2][4];
-};
-
-// A sweep over the gradient of the output, d where ReLU was open.
-DEVICE void sweep(Swept& swept, char* shared, Layer& layer, const float* images, const float* scale, const float* shift,
-                  const float* means, const float* rstds, const u32* d_out, const Cell& c) {
+// gradients (N, OUT (3 + K)): per sample those of scale, shift, bias and weight. d_out like out.
+//
+// With x' = x - mean, y = relu(slope x' + shift) where slope = rstd scale, and d the gradient of y where y > 0, that of x is
+//     dx = slope d - rstd (mean of scale d) - x' rstd^3 (mean of scale d x'),
+// the means over the group.
+// Sums over the positions: d, d x' and dx for shift, scale and bias, dx times the neighbourhood for the weight. No
+// x' is kept for them: the sum of x' times something is the weight times a sum of neighbourhoods, plus the centre's share.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    patch_norm_backward(const float* images, const float* weight, const float* bias, const float* scale, const float* shift,
+                        const float* means, const float* rstds, const u32* d_out, float* gradients) {
+    SHARED_MEMORY(shared);
+    float* sums = reinterpret_cast<float*>(shared + SUMS_AT);
+    const Cell c = cell();
     const Four* first = reinterpret_cast<const Four*>(d_out + c.at(0, 0, 0));
     Pieces d[STAGES];
 #pragma unroll
     for (int stage = 0; stage < STAGES; stage++) load_pieces(d[stage], first, c.share + stage * SHARES, c);
+    Layer layer = load_layer(weight, bias, c);
     // y > 0 where x' + shift / slope has the sign of the slope. The products give that number, turned so that its sign bit alone
     // says it: negative where y > 0, and no negative zero. A slope of zero leaves the sign of the shift.
     float start[4];
@@ -180,7 +126,8 @@ DEVICE void sweep(Swept& swept, char* shared, Layer& layer, const float* images,
     turn_rows(layer, scale, c);
     write_patches(shared, images);
 
-    zero(swept.d_weight[0]), zero(swept.d_weight[1]), zero(swept.sum_d);
+    float d_weight[2][2 * KS][4], sum_d[2][4];  // of d times the neighbourhood; of d, the same in all columns
+    zero(d_weight[0]), zero(d_weight[1]), zero(sum_d);
     for (int base = c.share; base < TILES; base += STAGES * SHARES)
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) {
@@ -195,54 +142,72 @@ DEVICE void sweep(Swept& swept, char* shared, Layer& layer, const float* images,
 #pragma unroll
             for (int m = 0; m < 2; m++) {
 #pragma unroll
-                for (int n = 0; n < 2 * KS; n++) mma(swept.d_weight[m][n], left[m], right[n][0], right[n][1]);
-                mma(swept.sum_d[m], left[m], ONES, ONES);
+                for (int n = 0; n < 2 * KS; n++) mma(d_weight[m][n], left[m], right[n][0], right[n][1]);
+                mma(sum_d[m], left[m], ONES, ONES);
             }
         }
-    turn_rows(layer, scale, c);
-}
 
-// The same sums as another kernel has left them, in as many parts: d_patches (N, SHARES, OUT, ROW), the sum of d in column K.
-DEVICE void load_swept(Swept& swept, const float* d_patches, const Cell& c) {
+    // Products of a neighbourhood with itself, and its sum: the tiles are all warps', whatever their channels.
+    float products[KS][2 * KS][4], patch_sums[KS][4];
+    zero(patch_sums);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float* row = d_patches + ((size_t(c.sample) * SHARES + c.share) * OUT + c.channel + i) * ROW;
+    for (int s = 0; s < KS; s++) zero(products[s]);
+    const int warp = threadIdx.x / 32;
+    for (int tile = warp; tile < TILES; tile += THREADS / 32) {
+        Rights right;
+        load_rights(right, shared, tile, c);
 #pragma unroll
-        for (int n = 0; n < 2 * KS; n++) {
-            const float2 two = *reinterpret_cast<const float2*>(row + 8 * n + c.column);
-            swept.d_weight[i / 2][n][2 * (i % 2)] = two.x;
-            swept.d_weight[i / 2][n][2 * (i % 2) + 1] = two.y;
+        for (int s = 0; s < KS; s++) {
+            uint4 left = make_uint4(right[2 * s][0], right[2 * s + 1][0], right[2 * s][1], right[2 * s + 1][1]);
+#pragma unroll
+            for (int n = 0; n < 2 * KS; n++) mma(products[s][n], left, right[n][0], right[n][1]);
+            mma(patch_sums[s], left, ONES, ONES);
         }
-        swept.sum_d[i / 2][2 * (i % 2)] = row[K % ROW];
     }
-}
-
-// From these sums and those of `multiply_patches` to gradients (N, OUT (3 + K)): per sample those of scale, shift, bias and weight.
-// parts: memory for (SHARES, OUT, ROW), free after the next meeting.
-//
-// With x' = x - mean, y = relu(slope x' + shift) where slope = rstd scale, and d the gradient of y where y > 0, that of x is
-//     dx = slope d - rstd (mean of scale d) - x' rstd^3 (mean of scale d x'),
-// the means over the group.
-// Sums over the positions: d, d x' and dx for shift, scale and bias, dx times the neighbourhood for the weight. No
-// x' is kept for them: the sum of x' times something is the weight times a sum of neighbourhoods, plus the centre's share.
-DEVICE void finish(const Swept& swept, float* sums, float* parts, const Layer& layer, const float* bias, const float* scale,
-                   const float* means, const float* rstds, float* gradients, const Cell& c) {
-    const float* patch_sum = sums + PATCH_SUMS * THREADS;
+    turn_rows(layer, scale, c);
+    block_barrier();  // the neighbourhoods are no longer read
+    float* parts = reinterpret_cast<float*>(shared);  // of the products: (THREADS / 32, ROW, ROW)
+#pragma unroll
+    for (int i = 0; i < 2 * KS; i++) {
+        int row = 8 * i + c.lane / 4;
+#pragma unroll
+        for (int n = 0; n < 2 * KS; n++)
+            pair_at(parts, warp * ROW + row, 8 * n + c.column, c) =
+                make_float2(products[i / 2][n][2 * (i % 2)], products[i / 2][n][2 * (i % 2) + 1]);
+        if (c.lane % 4 == 0) sums[PATCH_PARTS * THREADS + warp * ROW + row] = patch_sums[i / 2][2 * (i % 2)];
+    }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float sum = 0.0f;  // of d x', but for the centre: the weight times the sum of d times the neighbourhood
 #pragma unroll
-        for (int k = 0; k < 4 * KS; k++) sum += layer.at(i, k / 2, k % 2) * swept.d_weight[i / 2][k / 2][2 * (i % 2) + k % 2];
+        for (int k = 0; k < 4 * KS; k++) sum += layer.at(i, k / 2, k % 2) * d_weight[i / 2][k / 2][2 * (i % 2) + k % 2];
         deposit(sum, sums, DX, c.channel + i, c);
-        if (c.lane % 4 == 0) sums[(D * SHARES + c.share) * OUT + c.channel + i] = swept.sum_d[i / 2][2 * (i % 2)];
+        if (c.lane % 4 == 0) sums[(D * SHARES + c.share) * OUT + c.channel + i] = sum_d[i / 2][2 * (i % 2)];
     }
     block_barrier();
+    for (int i = 4 * threadIdx.x; i < ROW * ROW; i += 4 * THREADS) {
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+        for (int w = 0; w < THREADS / 32; w++) {
+            float4 part = *reinterpret_cast<float4*>(parts + w * ROW * ROW + i);
+            sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
+        }
+        *reinterpret_cast<float4*>(sums + i) = sum;
+    }
+    float* patch_sum = sums + PATCH_SUMS * THREADS;
+    if (threadIdx.x < ROW) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; w++) sum += sums[PATCH_PARTS * THREADS + w * ROW + threadIdx.x];
+        patch_sum[threadIdx.x] = sum;
+    }
+    block_barrier();  // the products' parts are no longer read
+#pragma unroll
+    for (int i = 0; i < 4; i++)  // now parts of the weight's gradient: (SHARES, OUT, ROW)
 #pragma unroll
         for (int n = 0; n < 2 * KS; n++)
             pair_at(parts, c.share * OUT + c.channel + i, 8 * n + c.column, c) =
-                make_float2(swept.d_weight[i / 2][n][2 * (i % 2)], swept.d_weight[i / 2][n][2 * (i % 2) + 1]);
+                make_float2(d_weight[i / 2][n][2 * (i % 2)], d_weight[i / 2][n][2 * (i % 2) + 1]);
     float* own = gradients + size_t(c.sample) * OUT * (3 + K);
     // What the sweep had no registers for is read again.
     float slope[4], centre[4], by_x[2] = {0.0f, 0.0f}, level[2] = {0.0f, 0.0f};  // dx = slope d + by_x x' + level
@@ -312,35 +277,4 @@ DEVICE void finish(const Swept& swept, float* sums, float* parts, const Layer& l
                 own[2 * OUT + c.channel + i] =
                     slope[i] * total(sums, D, c.channel + i, c) + by_x[i / 2] * x + level[i / 2] * POSITIONS;
         }
-}
-
-}  // namespace
-
-// gradients (N, OUT (3 + K)), per sample those of scale, shift, bias and weight, from d_out like out.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    patch_norm_backward(const float* images, const float* weight, const float* bias, const float* scale, const float* shift,
-                        const float* means, const float* rstds, const u32* d_out, float* gradients) {
-    SHARED_MEMORY(shared);
-    float* sums = reinterpret_cast<float*>(shared + SUMS_AT);
-    const Cell c = cell();
-    Layer layer = load_layer(weight, bias, c);
-    Swept swept;
-    sweep(swept, shared, layer, images, scale, shift, means, rstds, d_out, c);
-    multiply_patches(shared, sums, c);
-    finish(swept, sums, reinterpret_cast<float*>(shared), layer, bias, scale, means, rstds, gradients, c);
-}
-
-// The same where the sweep has been made elsewhere, and the products by `patch_norm_forward`.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    patch_norm_finish(const float* products, const float* weight, const float* bias, const float* scale, const float* means,
-                      const float* rstds, const float* d_patches, float* gradients) {
-    SHARED_MEMORY(shared);
-    float* sums = reinterpret_cast<float*>(shared + GRADIENT_BYTES);
-    const Cell c = cell();
-    for (int i = threadIdx.x; i < ROW * (ROW + 1); i += THREADS)
-        sums[i < ROW * ROW ? i : PATCH_SUMS * THREADS + i - ROW * ROW] = products[size_t(c.sample) * ROW * (ROW + 1) + i];
-    const Layer layer = load_layer(weight, bias, c);
-    Swept swept;
-    load_swept(swept, d_patches, c);
-    finish(swept, sums, reinterpret_cast<float*>(shared), layer, bias, scale, means, rstds, gradients, c);
 }

@@ -98,69 +98,36 @@ class Launched:
         given: Images, and the parameters: weight, bias, scale, shift.
         out: (N, H, W, C) in bfloat16.
         means, rstds: (N, C / 2) of the norm.
-        products: Of the neighbourhoods with themselves, and their sums, where they were asked for.
     """
 
     given: tuple[Tensor, ...]
     out: Tensor
     means: Tensor
     rstds: Tensor
-    products: Tensor
 
 
-def launch_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, products: bool = False) -> Launched:
+def launch_forward(x: Tensor, parameters: Sequence[Tensor], eps: float) -> Launched:
     """The three layers on x, without a graph."""
     given = (x.detach().float().contiguous(), *(p.detach() for p in parameters))
     samples, _, height, width = x.shape
     outputs, _, size, _ = parameters[0].shape
     out = torch.empty((samples, height - size + 1, width - size + 1, outputs), device=x.device, dtype=torch.bfloat16)
     means, rstds = torch.empty((2, samples, outputs // 2), device=x.device)
-    row = _row(parameters[0])
-    sums = torch.empty((samples, row * (row + 1)) if products else (0,), device=x.device)  # an empty one's address is null
-    _launch("patch_norm_forward", given[0].shape, [*given, float(eps), out, means, rstds, sums], parameters[0])
-    return Launched(given, out, means, rstds, sums)
+    kernels = _compiled_for(tuple(x.shape), size, outputs, x.device)
+    shared = _shared_bytes(tuple(x.shape), size, outputs)
+    kernels.launch("patch_norm_forward", samples, _THREADS, shared, [*given, float(eps), out, means, rstds], long=True)
+    return Launched(given, out, means, rstds)
 
 
-def finish(launched: Launched, d_patches: Float[Tensor, "N shares O R"]) -> tuple[Tensor, ...]:
-    """Gradients of weight, bias, scale and shift where the sweep over the output's gradient has been made.
-
-    Args:
-        launched: What `launch_forward` gave, with products.
-        d_patches: Sums over the positions, in 256 / O parts, of the gradient where ReLU was open times the neighbourhood, and behind
-            its values of the gradient itself.
-    """
-    images, weight, bias, scale, _ = launched.given
-    given = [launched.products, weight, bias, scale, launched.means, launched.rstds, d_patches]
-    return _gradients("patch_norm_finish", images.shape, given, weight)
+def samples_gradients(samples: int, weight: Tensor) -> Tensor:
+    """Memory for what the backward kernels give per sample: gradients of scale, shift, bias and weight."""
+    return torch.empty((samples, 3 * weight.shape[0] + weight.numel()), device=weight.device)
 
 
-def _gradients(name: str, shape: Sequence[int], given: Sequence[Tensor], weight: Tensor) -> tuple[Tensor, ...]:
-    """Of weight, bias, scale and shift, by a kernel that gives them per sample."""
-    outputs = weight.shape[0]
-    gradients = torch.empty((shape[0], 3 * outputs + weight.numel()), device=weight.device)
-    _launch(name, shape, [*given, gradients], weight)
-    d_scale, d_shift, d_bias, d_weight = gradients.sum(dim=0).split([outputs] * 3 + [weight.numel()])
+def summed(gradients: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Of weight, bias, scale and shift, over the samples."""
+    d_scale, d_shift, d_bias, d_weight = gradients.sum(dim=0).split([weight.shape[0]] * 3 + [weight.numel()])
     return d_weight.view_as(weight), d_bias, d_scale, d_shift
-
-
-def _launch(name: str, shape: Sequence[int], arguments: Sequence[nvrtc.Argument], weight: Tensor) -> None:
-    """A kernel with a block for each image."""
-    outputs, _, size, _ = weight.shape
-    kernels = _compiled_for(tuple(shape), size, outputs, weight.device)
-    swept = name == "patch_norm_finish"
-    shared = _shared_bytes_after_sweep(weight) if swept else _shared_bytes(tuple(shape), size, outputs)
-    kernels.launch(name, shape[0], _THREADS, shared, arguments, long=True)
-
-
-def _row(weight: Tensor) -> int:
-    """Values of a neighbourhood, in whole steps of a product."""
-    return 16 * math.ceil(weight[0].numel() / 16)
-
-
-def _shared_bytes_after_sweep(weight: Tensor) -> int:
-    """Parts of the weight's gradient, and sums."""
-    outputs, shares = weight.shape[0], 8 * 32 // weight.shape[0]
-    return shares * outputs * _row(weight) * 4 + 8 * shares * outputs * 4
 
 
 class _PatchNorm(torch.autograd.Function):
@@ -173,6 +140,10 @@ class _PatchNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        images, weight, *_ = ctx.saved_tensors
-        rows = pixels(d_out.to(torch.bfloat16))
-        return None, *_gradients("patch_norm_backward", images.shape, [*ctx.saved_tensors, rows], weight), None
+        x, weight = ctx.saved_tensors[:2]
+        outputs, _, size, _ = weight.shape
+        rows, gradients = pixels(d_out.to(torch.bfloat16)), samples_gradients(len(x), weight)
+        kernels = _compiled_for(tuple(x.shape), size, outputs, x.device)
+        shared = _shared_bytes(tuple(x.shape), size, outputs)
+        kernels.launch("patch_norm_backward", len(x), _THREADS, shared, [*ctx.saved_tensors, rows, gradients], long=True)
+        return None, *summed(gradients, weight), None

@@ -1,9 +1,9 @@
 // Gradients of a stem's first two convolutions together (compute capability 9.0): that of the input of the one that halves images
 // never reaches memory. The launches are in stem_gradients.py.
 //
-// The first layers are a convolution of few channels, GroupNorm and ReLU (patch_norm.cu). What their gradients need of the
-// positions is one product: of the gradient where ReLU was open, and the neighbourhood, with a one behind its values for the sum
-// of the gradient itself. A warpgroup makes the gradients of 4 rows of one parity (halving_tile.cuh) in its registers, the values
+// The first layers are a convolution of few channels, GroupNorm and ReLU (patch_norm.cu has the mathematics). What their gradients
+// need of the positions are two products with the neighbourhoods, which have a one behind their values: of the gradient where ReLU
+// was open, and of themselves. With the one they hold the sums, too. A warpgroup makes the gradients of 4 rows of one parity (halving_tile.cuh) in its registers, the values
 // before the norm of the same positions beside them, and has the left factor of that product: a result of products is arranged
 // like a left factor. The right one, the neighbourhoods, is in shared memory, where the values before the norm have it too.
 //
@@ -32,6 +32,9 @@ constexpr int BEYOND = KERNEL_BYTES + BUFFERS * BUFFER_BYTES;  // a row that is 
 constexpr int LAYER_AT = BEYOND + 16 * COLS;
 constexpr int PATCHES_AT = LAYER_AT + 2 * KS * KERNEL_CHUNK_BYTES;
 constexpr int IMAGE_AT = PATCHES_AT + GROUPS * 2 * KS * PATCH_CHUNK_BYTES;
+
+static_assert(GROUPS * C * ROW * 4 <= BUFFER_BYTES, "sums of all warpgroups in the place of an image's gradients");
+static_assert(ROW * 2 <= C && GROUPS * ROW * ROW * 4 <= GROUPS * 2 * KS * PATCH_CHUNK_BYTES, "products in the neighbourhoods'");
 
 // The first layer's kernel (C, K) as rows of products, each with the sign that makes the values before the norm negative where
 // ReLU is open.
@@ -89,19 +92,108 @@ DEVICE float turned_start(float bias, float mean, float rstd, float scale, float
     return slope > 0.0f ? 0.0f - from : 0.0f + from;
 }
 
+// The warpgroups make their gradients one after the other, and do the rest meanwhile: all at a time, the products would wait for
+// the rest together.
+DEVICE int turn_of(int group) { return 1 + GROUPS + group % GROUPS; }
+
 // Two gradients of one channel, the positions side by side, where the values are negative.
 DEVICE u32 open_pair(const float* d, const float* x) {
     return bf16_pair(d[0], d[1]) & bytes(__float_as_uint(x[0]), __float_as_uint(x[1]), 0xffbbu);
 }
 
+// A warpgroup's sums, (rows, ROW): the thread's first row, how far the second is, and whether it has one that counts.
+DEVICE void leave(float* to, const float (&sums)[2 * KS][4], int row, int next, bool counts) {
+    if (!counts) return;
+#pragma unroll
+    for (int n = 0; n < 2 * KS; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            *reinterpret_cast<float2*>(to + (row + i * next) * ROW + 8 * n + 2 * (threadIdx.x % 4)) =
+                make_float2(sums[n][2 * i], sums[n][2 * i + 1]);
+}
+
+constexpr int LANES = THREADS / C;    // threads of a channel
+constexpr int OWN = ROW / LANES;      // columns of a thread
+static_assert(LANES == 8, "sums over a channel's threads");
+
+DEVICE float over_channel(float v) {
+    v += shuffle_xor(v, 1);
+    v += shuffle_xor(v, 2);
+    return v + shuffle_xor(v, 4);
+}
+
+// A sample's gradients (scale C, shift C, bias C, weight C K), as `patch_norm_backward` has them, from the warpgroups' sums of the
+// gradients, and those of the neighbourhoods in their place.
+DEVICE void finish(char* shared, const float* parts, const float* bias, const float* scale, const float* means,
+                   const float* rstds, float* to) {
+    const int channel = threadIdx.x / LANES, first = threadIdx.x % LANES * OWN;
+    constexpr float SHARE = 1.0f / (2 * IN * IN);  // of a group's number
+    const float* products = reinterpret_cast<const float*>(shared + PATCHES_AT);  // (GROUPS, apart, ROW, ROW)
+    constexpr int APART = 2 * KS * PATCH_CHUNK_BYTES / 4;
+    float weight[ROW];  // rounded, with its sign back
+    const float sign = scale[channel] > 0.0f ? -1.0f : 1.0f;
+    // Where `origin` puts a channel.
+    const int row = channel / 16 * 16 + channel % 16 / 2 + channel % 2 * 8;
+#pragma unroll
+    for (int piece = 0; piece < 2 * KS; piece++) {
+        const uint4 q = *reinterpret_cast<const uint4*>(shared + LAYER_AT + piece * KERNEL_CHUNK_BYTES + 16 * row);
+        const u32 pairs[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) weight[8 * piece + i] = sign * (i % 2 ? high(pairs[i / 2]) : low(pairs[i / 2]));
+    }
+    float d_patch[OWN], patch[OWN], x_patch[OWN];  // sums of d, 1 and x' times the neighbourhood
+    const float mean = means[channel / 2], rstd = rstds[channel / 2], centre = bias[channel] - mean;
+    float sum_d = 0.0f, d_x = 0.0f, sum_x = 0.0f;
+#pragma unroll
+    for (int k = 0; k < OWN; k++) {
+        d_patch[k] = x_patch[k] = 0.0f;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) d_patch[k] += parts[(g * C + channel) * ROW + first + k];
+        if (first + k == K) sum_d += d_patch[k];
+    }
+#pragma unroll
+    for (int j = 0; j <= K; j++) {
+        float with_j[OWN];
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            with_j[k] = 0.0f;
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++) with_j[k] += products[g * APART + j * ROW + first + k];
+            if (j < K) x_patch[k] += weight[j] * with_j[k];
+            if (j == K) patch[k] = with_j[k];
+            if (j < K && first + k == j) d_x += weight[j] * d_patch[k];
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < OWN; k++) {
+        if (first + k == K) sum_x += x_patch[k];
+        x_patch[k] += centre * patch[k];
+    }
+    sum_d = over_channel(sum_d);
+    d_x = over_channel(d_x) + centre * sum_d;
+    sum_x = over_channel(sum_x) + IN * IN * centre;
+    // dx = slope d + by_x x' + level
+    const float slope = rstd * scale[channel];
+    float level = -slope * sum_d * SHARE, by_x = -slope * d_x * rstd * rstd * SHARE;
+    level += shuffle_xor(level, LANES);
+    by_x += shuffle_xor(by_x, LANES);
+    if (first == 0) {
+        to[channel] = rstd * d_x;
+        to[C + channel] = sum_d;
+        to[2 * C + channel] = slope * sum_d + by_x * sum_x + level * (IN * IN);
+    }
+#pragma unroll
+    for (int k = 0; k < OWN; k++)
+        if (first + k < K) to[3 * C + channel * K + first + k] = slope * d_patch[k] + by_x * x_patch[k] + level * patch[k];
+}
+
 }  // namespace
 
-// d_patches (B, GROUPS, C, ROW), of each warpgroup: the sums over its positions of the gradient where ReLU was open times the
-// neighbourhood, and in column K of the gradient. dy (B, OUT, OUT, C), the halving convolution's packed kernel, images
-// (B, CHANNELS, SIDE, SIDE), weight (C, K); means and rstds (B, C / 2) of the first layer's norm.
+// gradients (B, C (3 + K)), per sample those of the first layer's scale, shift, bias and weight. dy (B, OUT, OUT, C), the halving
+// convolution's packed kernel, images (B, CHANNELS, SIDE, SIDE), weight (C, K); means and rstds (B, C / 2) of the norm.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     stem_gradients(const u16* dy, const uint4* kernel, const float* images, const float* weight, const float* bias,
-                   const float* scale, const float* shift, const float* means, const float* rstds, float* d_patches, int batch,
+                   const float* scale, const float* shift, const float* means, const float* rstds, float* gradients, int batch,
                    int blocks) {
     SHARED_MEMORY(shared);
     begin(shared, kernel, THREADS);
@@ -115,6 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     char* patches = shared + PATCHES_AT + group * 2 * KS * PATCH_CHUNK_BYTES;
     const Matrix layer = matrix(shared + LAYER_AT, KERNEL_CHUNK_BYTES), columns = matrix(patches, PATCH_CHUNK_BYTES);
     const Matrix across = matrix_across(patches, PATCH_CHUNK_BYTES, 128);
+    if (group == GROUPS - 1) pass_turn(turn_of(0));
     int part = 0;
     for (int sample = blockIdx.x; sample < batch; sample += blocks, part++) {
         copy_image(image, images + size_t(sample) * CHANNELS * SIDE * SIDE);
@@ -124,16 +217,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < 2; i++)
             start[i] = turned_start(bias[channel + i], mean, rstd, scale[channel + i], shift[channel + i]);
         fetched();  // the image too
-        float sums[2 * KS][4];
+        float sums[2 * KS][4], products[2 * KS][4];  // of the gradients, of the neighbourhoods: rows beyond ROW mean nothing
 #pragma unroll
-        for (int i = 0; i < 8 * KS; i++) sums[i / 4][i % 4] = 0.0f;
+        for (int i = 0; i < 8 * KS; i++) sums[i / 4][i % 4] = products[i / 4][i % 4] = 0.0f;
 #pragma unroll 1
         for (int parities = 0; parities < 4; parities++) {
             const int py = parities / 2, px = parities % 2;
             float d[2 * ROWS][4], x[2 * ROWS][4];
 #pragma unroll
             for (int i = 0; i < 8 * ROWS; i++) d[i / 4][i % 4] = 0.0f;
+            wait_for_turn(turn_of(group));
             start_input_gradients(d, shared, buffer_of(shared, part), py, px, group * ROWS);
+            pass_turn(turn_of(group + 1));
             sample_barrier(1 + group);  // all have finished with the neighbourhoods before these
             write_patches(patches, image, group * ROWS, py, px);
             writes_to_products();
@@ -144,9 +239,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int step = 0; step < KS; step++)
                 start_product(x, moved(layer, 2 * step * KERNEL_CHUNK_BYTES), moved(columns, 2 * step * PATCH_CHUNK_BYTES));
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+                start_product_across(products, moved(across, 16 * 16 * r), moved(across, 16 * 16 * r));
             commit_products();
             products_done(d);
             products_done(x);
+            products_done(products);
             u32 open[ROWS][4];  // of 16 positions each
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
@@ -158,13 +257,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             commit_products();
             products_done(sums);
         }
-        float* own = d_patches + ((size_t(sample) * GROUPS + group) * C + channel) * ROW + 2 * (lane % 4);
-#pragma unroll
-        for (int n = 0; n < 2 * KS; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                *reinterpret_cast<float2*>(own + i * ROW + 8 * n) = make_float2(sums[n][2 * i], sums[n][2 * i + 1]);
-        block_barrier();  // all have finished with the gradients, and with the image
+        block_barrier();  // all have finished with the gradients, the neighbourhoods and the image
+        char* buffer = buffer_of(shared, part);
+        leave(reinterpret_cast<float*>(buffer) + group * C * ROW, sums, channel, 1, true);
+        leave(reinterpret_cast<float*>(patches), products, thread / 32 * 16 + lane / 4, 8, thread < 2 * ROW);
+        block_barrier();
+        finish(shared, reinterpret_cast<const float*>(buffer), bias, scale, means + sample * (C / 2), rstds + sample * (C / 2),
+               gradients + size_t(sample) * C * (3 + K));
+        if (sample + 2 * blocks < batch) {
+            block_barrier();
+            for (int i = threadIdx.x; i < BUFFER_BYTES / 16; i += THREADS)
+                reinterpret_cast<uint4*>(buffer)[i] = make_uint4(0u, 0u, 0u, 0u);
+        }
+        block_barrier();
         fetch_gradients<THREADS>(shared, dy, part + 2, batch, blocks);
     }
     copies_done();

@@ -51,32 +51,35 @@ def _row(values: int) -> int:
 
 
 def _shared_bytes(side: int, channels: int, size: int) -> int:
-    """Of a block: the halving convolution's kernel and two parts; the first layer's, four warpgroups' neighbourhoods, an image."""
-    chunks = _row(channels * size**2) // 8
+    """Of a block: the halving convolution's kernel and two parts; the first layer's, four warpgroups' neighbourhoods, an image.
+
+    A product of neighbourhoods has 64 rows and reads what lies behind them.
+    """
+    chunks, chunk = _row(channels * size**2) // 8, 16 * 64
     parts = halving_conv.KERNEL_BYTES + _BUFFERS * halving_conv.BUFFER_BYTES + halving_conv.UNUSED_BYTES
-    return parts + chunks * 16 * _CHANNELS + _GROUPS * chunks * 16 * 64 + 2 * channels * (side + size - 1) ** 2
+    image = 2 * channels * (side + size - 1) ** 2
+    return parts + chunks * 16 * _CHANNELS + _GROUPS * chunks * chunk + max(image, (_CHANNELS // 8 - chunks) * chunk)
 
 
 class _Stem(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *parameters_and_eps: Any) -> Tensor:
         *parameters, halving, eps = parameters_and_eps
-        first = patch_norm.launch_forward(x, parameters, eps, products=True)
+        first = patch_norm.launch_forward(x, parameters, eps)
         out, packed = halving_conv.launch_forward(first.out, halving)
-        ctx.save_for_backward(*first.given, first.out, first.means, first.rstds, first.products, packed[1], halving)
+        ctx.save_for_backward(*first.given, first.out, first.means, first.rstds, packed[1], halving)
         return out.permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        *given, rows, means, rstds, products, packed, halving = ctx.saved_tensors
-        first = patch_norm.Launched(tuple(given), rows, means, rstds, products)
+        *given, rows, means, rstds, packed, halving = ctx.saved_tensors
         d_rows = patch_norm.pixels(d_out.to(torch.bfloat16))
-        outputs, channels, size, _ = given[1].shape
+        _, channels, size, _ = given[1].shape
         batch, side = rows.shape[:2]
-        d_patches = torch.empty((batch, _GROUPS, outputs, _row(channels * size**2)), device=rows.device)
+        gradients = patch_norm.samples_gradients(batch, given[1])
         blocks = halving_conv.blocks_for(batch, rows.device)
-        arguments: list[nvrtc.Argument] = [d_rows, packed, *given, means, rstds, d_patches, batch, blocks]
+        arguments: list[nvrtc.Argument] = [d_rows, packed, *given, means, rstds, gradients, batch, blocks]
         kernels = _compiled_for(side, channels, size, rows.device)
         kernels.launch("stem_gradients", blocks, 128 * _GROUPS, _shared_bytes(side, channels, size), arguments, long=True)
-        return None, *patch_norm.finish(first, d_patches), halving_conv.weight_gradient(rows, d_rows, halving), None
+        return None, *patch_norm.summed(gradients, given[1]), halving_conv.weight_gradient(rows, d_rows, halving), None

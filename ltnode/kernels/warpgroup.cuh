@@ -149,6 +149,18 @@ PRODUCT(16, 128, 64, 65, 66, 67)
 PRODUCT_ACROSS(2, 16, 8, 9, 10, 11, 12, 13)
 PRODUCT_ACROSS(4, 32, 16, 17, 18, 19, 20, 21)
 PRODUCT_ACROSS(8, 64, 32, 33, 34, 35, 36, 37)
+// The same with both across in shared memory.
+#define PRODUCT_BOTH_ACROSS(n, columns, a0, a1, b0, b1)                                                           \
+    __device__ __forceinline__ void start_product_across(float (&d)[n][4], Matrix a, Matrix b) {                  \
+        asm volatile("{.reg .pred add; .reg .b64 a, b; setp.eq.u32 add, 0, 0; "                                   \
+                     "mov.b64 a, {%" #a0 ", %" #a1 "}; mov.b64 b, {%" #b0 ", %" #b1 "}; "                         \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n                  \
+                     "}, a, b, add, 1, 1, 1, 1;}"                                                                 \
+                     : SUMS_##n                                                                                   \
+                     : "r"(a.first), "r"(a.second), "r"(b.first), "r"(b.second));                                 \
+    }
+PRODUCT_BOTH_ACROSS(2, 16, 8, 9, 10, 11)
+PRODUCT_BOTH_ACROSS(4, 32, 16, 17, 18, 19)
 // All products are in d.
 PRODUCTS_DONE(1)
 PRODUCTS_DONE(2)

@@ -91,7 +91,7 @@ def emulated_patch_norm(shape: tuple[int, ...], size: int, outputs: int, device:
     """Stands in for the compiled kernels of `ltnode.kernels.patch_norm`."""
     assert device.type == "cpu"
     defines = tuple(f"-D{name}={value}" for name, value in patch_norm.defines(shape, size, outputs))
-    return _library("patch_norm", ("patch_norm_forward", "patch_norm_backward", "patch_norm_finish"), defines)
+    return _library("patch_norm", ("patch_norm_forward", "patch_norm_backward"), defines)
 
 
 def emulated_norm_relu(x: torch.Tensor, biased: bool) -> EmulatedKernels:

@@ -389,6 +389,8 @@ static inline void start_product_across(float (&d)[N][4], const unsigned (&a)[4]
     emulation::fibres[threadIdx.x].products.push_back(product);
 }
 template <int N>
+static inline void start_product_across(float (&d)[N][4], Matrix a, Matrix b) { start_product(d, a, b); }
+template <int N>
 static inline void products_done(float (&d)[N][4]) {
     auto& products = emulation::fibres[threadIdx.x].products;
     int lane = emulation::lane();
