@@ -58,12 +58,12 @@ DEVICE void fetched() {
 // column have the parities py and px, from one row of these on: they all have the same four taps.
 template <int N>
 DEVICE void start_input_gradients(float (&sums)[N][4], const char* kernel, const char* buffer, int py, int px, int row) {
-#pragma unroll 1
+    begin_products();
+#pragma unroll  // one group: what waits for earlier ones must not wait for these
     for (int tap = 0; tap < 4; tap++) {
         const int iy = tap / 2, ix = tap % 2, ky = 1 - py + 2 * iy, kx = 1 - px + 2 * ix;
         const Matrix rows = matrix(kernel + (ky * 4 + kx) * 8 * KERNEL_CHUNK_BYTES, KERNEL_CHUNK_BYTES);
         const Matrix columns = matrix(buffer + position(row + py - iy, px - ix), PLANE_BYTES);
-        begin_products();
 #pragma unroll
         for (int chunk = 0; chunk < 8; chunk += 2)
             start_product(sums, moved(rows, chunk * KERNEL_CHUNK_BYTES), moved(columns, chunk * PLANE_BYTES));

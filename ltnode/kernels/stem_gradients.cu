@@ -3,7 +3,7 @@
 //
 // The first layers are a convolution of few channels, GroupNorm and ReLU (patch_norm.cu has the mathematics). What their gradients
 // need of the positions are two products with the neighbourhoods, which have a one behind their values: of the gradient where ReLU
-// was open, and of themselves. With the one they hold the sums, too. A warpgroup makes the gradients of 4 rows of one parity (halving_tile.cuh) in its registers, the values
+// was open, and of themselves. With the one they hold the sums, too. A warpgroup makes the gradients of some rows of one parity (halving_tile.cuh) in its registers, the values
 // before the norm of the same positions beside them, and has the left factor of that product: a result of products is arranged
 // like a left factor. The right one, the neighbourhoods, is in shared memory, where the values before the norm have it too.
 //
@@ -12,9 +12,9 @@
 namespace {
 
 constexpr int BUFFERS = 2;
-constexpr int GROUPS = 4;  // warpgroups: each has a quarter of the rows
+constexpr int GROUPS = 2;  // warpgroups
 constexpr int THREADS = 128 * GROUPS;
-constexpr int ROWS = 4;  // of a warpgroup
+constexpr int ROWS = 16 / GROUPS;  // of a warpgroup
 
 }  // namespace
 
@@ -56,6 +56,11 @@ DEVICE void copy_image(u16* to, const float* from) {
     }
 }
 
+// Bring an image nearer.
+DEVICE void prefetch_image(const float* from) {
+    for (int i = 32 * threadIdx.x; i < CHANNELS * SIDE * SIDE; i += 32 * THREADS) prefetch(from + i);
+}
+
 // Pieces of the neighbourhood of a position, and a one; zeros beyond the image.
 template <int FIRST, int COUNT>
 DEVICE void write_pieces(char* to, const u16* corner, bool inside) {
@@ -73,15 +78,15 @@ DEVICE void write_pieces(char* to, const u16* corner, bool inside) {
             make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
 }
 
-// The neighbourhoods of a warpgroup's positions, half of one by each thread.
+// The neighbourhoods of a warpgroup's positions, by one or two threads each.
 DEVICE void write_patches(char* patches, const u16* image, int first_row, int py, int px) {
-    const int number = threadIdx.x % POSITIONS, half = threadIdx.x % 128 / POSITIONS;
-    const int row = 2 * (first_row + number / COLS) + py, column = 2 * (number % COLS) + px;
+    constexpr int SHARES = 128 / POSITIONS;
+    const int number = threadIdx.x % POSITIONS, row = 2 * (first_row + number / COLS) + py, column = 2 * (number % COLS) + px;
     const bool inside = row < IN && column < IN;
-    if (half == 0)
-        write_pieces<0, KS>(patches + 16 * number, image + row * SIDE + column, inside);
+    if (threadIdx.x % 128 < POSITIONS)
+        write_pieces<0, 2 * KS / SHARES>(patches + 16 * number, image + row * SIDE + column, inside);
     else
-        write_pieces<KS, KS>(patches + 16 * number, image + row * SIDE + column, inside);
+        write_pieces<(SHARES - 1) * KS, 2 * KS / SHARES>(patches + 16 * number, image + row * SIDE + column, inside);
 }
 
 // Where the sign of a value says whether ReLU is open: y > 0 where x' + shift / slope has the sign of the slope, for x' = x - mean
@@ -91,10 +96,6 @@ DEVICE float turned_start(float bias, float mean, float rstd, float scale, float
     if (slope == 0.0f) return shift > 0.0f ? -1e38f : 1e38f;
     return slope > 0.0f ? 0.0f - from : 0.0f + from;
 }
-
-// The warpgroups make their gradients one after the other, and do the rest meanwhile: all at a time, the products would wait for
-// the rest together.
-DEVICE int turn_of(int group) { return 1 + GROUPS + group % GROUPS; }
 
 // Two gradients of one channel, the positions side by side, where the values are negative.
 DEVICE u32 open_pair(const float* d, const float* x) {
@@ -112,69 +113,82 @@ DEVICE void leave(float* to, const float (&sums)[2 * KS][4], int row, int next, 
                 make_float2(sums[n][2 * i], sums[n][2 * i + 1]);
 }
 
-constexpr int LANES = THREADS / C;    // threads of a channel
-constexpr int OWN = ROW / LANES;      // columns of a thread
-static_assert(LANES == 8, "sums over a channel's threads");
+constexpr int LANES = THREADS / C;  // threads of a channel
+constexpr int OWN = ROW / LANES;    // columns of a thread
 
 DEVICE float over_channel(float v) {
-    v += shuffle_xor(v, 1);
-    v += shuffle_xor(v, 2);
-    return v + shuffle_xor(v, 4);
+#pragma unroll
+    for (int distance = 1; distance < LANES; distance *= 2) v += shuffle_xor(v, distance);
+    return v;
+}
+
+// Some numbers side by side.
+DEVICE void load(float (&to)[OWN], const float* from) {
+#pragma unroll
+    for (int k = 0; k < OWN; k += 2) {
+        const float2 two = *reinterpret_cast<const float2*>(from + k);
+        to[k] = two.x;
+        to[k + 1] = two.y;
+    }
 }
 
 // A sample's gradients (scale C, shift C, bias C, weight C K), as `patch_norm_backward` has them, from the warpgroups' sums of the
 // gradients, and those of the neighbourhoods in their place.
 DEVICE void finish(char* shared, const float* parts, const float* bias, const float* scale, const float* means,
                    const float* rstds, float* to) {
+    const float* apart = reinterpret_cast<const float*>(shared + PATCHES_AT);
+    float* products = reinterpret_cast<float*>(shared + IMAGE_AT);  // (ROW, ROW)
+    for (int i = threadIdx.x; i < ROW * ROW; i += THREADS) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) sum += apart[g * (2 * KS * PATCH_CHUNK_BYTES / 4) + i];
+        products[i] = sum;
+    }
     const int channel = threadIdx.x / LANES, first = threadIdx.x % LANES * OWN;
-    constexpr float SHARE = 1.0f / (2 * IN * IN);  // of a group's number
-    const float* products = reinterpret_cast<const float*>(shared + PATCHES_AT);  // (GROUPS, apart, ROW, ROW)
-    constexpr int APART = 2 * KS * PATCH_CHUNK_BYTES / 4;
-    float weight[ROW];  // rounded, with its sign back
-    const float sign = scale[channel] > 0.0f ? -1.0f : 1.0f;
-    // Where `origin` puts a channel.
-    const int row = channel / 16 * 16 + channel % 16 / 2 + channel % 2 * 8;
+    const int row = channel / 16 * 16 + channel % 16 / 2 + channel % 2 * 8;  // where `origin` puts it
+    u32 pairs[8 * KS];  // of the weight, rounded, with a sign
 #pragma unroll
     for (int piece = 0; piece < 2 * KS; piece++) {
         const uint4 q = *reinterpret_cast<const uint4*>(shared + LAYER_AT + piece * KERNEL_CHUNK_BYTES + 16 * row);
-        const u32 pairs[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-        for (int i = 0; i < 8; i++) weight[8 * piece + i] = sign * (i % 2 ? high(pairs[i / 2]) : low(pairs[i / 2]));
+        pairs[4 * piece] = q.x;
+        pairs[4 * piece + 1] = q.y;
+        pairs[4 * piece + 2] = q.z;
+        pairs[4 * piece + 3] = q.w;
     }
     float d_patch[OWN], patch[OWN], x_patch[OWN];  // sums of d, 1 and x' times the neighbourhood
-    const float mean = means[channel / 2], rstd = rstds[channel / 2], centre = bias[channel] - mean;
-    float sum_d = 0.0f, d_x = 0.0f, sum_x = 0.0f;
+    load(d_patch, parts + channel * ROW + first);
 #pragma unroll
-    for (int k = 0; k < OWN; k++) {
-        d_patch[k] = x_patch[k] = 0.0f;
+    for (int g = 1; g < GROUPS; g++) {
+        float part[OWN];
+        load(part, parts + (g * C + channel) * ROW + first);
 #pragma unroll
-        for (int g = 0; g < GROUPS; g++) d_patch[k] += parts[(g * C + channel) * ROW + first + k];
-        if (first + k == K) sum_d += d_patch[k];
+        for (int k = 0; k < OWN; k++) d_patch[k] += part[k];
     }
 #pragma unroll
-    for (int j = 0; j <= K; j++) {
+    for (int k = 0; k < OWN; k++) x_patch[k] = 0.0f;
+    float d_x = 0.0f, sum_d = 0.0f, sum_x = 0.0f;
+    block_barrier();
+#pragma unroll
+    for (int j = 0; j < K; j++) {
+        const float weight = j % 2 ? high(pairs[j / 2]) : low(pairs[j / 2]);
         float with_j[OWN];
+        load(with_j, products + j * ROW + first);
 #pragma unroll
-        for (int k = 0; k < OWN; k++) {
-            with_j[k] = 0.0f;
-#pragma unroll
-            for (int g = 0; g < GROUPS; g++) with_j[k] += products[g * APART + j * ROW + first + k];
-            if (j < K) x_patch[k] += weight[j] * with_j[k];
-            if (j == K) patch[k] = with_j[k];
-            if (j < K && first + k == j) d_x += weight[j] * d_patch[k];
-        }
+        for (int k = 0; k < OWN; k++) x_patch[k] += weight * with_j[k];
+        if (j / OWN == threadIdx.x % LANES) d_x += weight * d_patch[j % OWN];
     }
-#pragma unroll
-    for (int k = 0; k < OWN; k++) {
-        if (first + k == K) sum_x += x_patch[k];
-        x_patch[k] += centre * patch[k];
+    load(patch, products + K * ROW + first);
+    if (K / OWN == threadIdx.x % LANES) {
+        sum_d = d_patch[K % OWN];
+        sum_x = x_patch[K % OWN];
     }
+    const float slope = rstds[channel / 2] * scale[channel], rstd = rstds[channel / 2], centre = bias[channel] - means[channel / 2];
+    const float sign = scale[channel] > 0.0f ? -1.0f : 1.0f;
     sum_d = over_channel(sum_d);
-    d_x = over_channel(d_x) + centre * sum_d;
-    sum_x = over_channel(sum_x) + IN * IN * centre;
-    // dx = slope d + by_x x' + level
-    const float slope = rstd * scale[channel];
-    float level = -slope * sum_d * SHARE, by_x = -slope * d_x * rstd * rstd * SHARE;
+    d_x = sign * over_channel(d_x) + centre * sum_d;
+    sum_x = sign * over_channel(sum_x) + IN * IN * centre;
+    // dx = slope d + by_x x' + level, the last two over the group's 2 IN^2 numbers
+    float level = -slope * sum_d / (2 * IN * IN), by_x = -slope * d_x * rstd * rstd / (2 * IN * IN);
     level += shuffle_xor(level, LANES);
     by_x += shuffle_xor(by_x, LANES);
     if (first == 0) {
@@ -184,7 +198,9 @@ DEVICE void finish(char* shared, const float* parts, const float* bias, const fl
     }
 #pragma unroll
     for (int k = 0; k < OWN; k++)
-        if (first + k < K) to[3 * C + channel * K + first + k] = slope * d_patch[k] + by_x * x_patch[k] + level * patch[k];
+        if (first + k < K)
+            to[3 * C + channel * K + first + k] =
+                slope * d_patch[k] + by_x * (sign * x_patch[k] + centre * patch[k]) + level * patch[k];
 }
 
 }  // namespace
@@ -207,7 +223,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     char* patches = shared + PATCHES_AT + group * 2 * KS * PATCH_CHUNK_BYTES;
     const Matrix layer = matrix(shared + LAYER_AT, KERNEL_CHUNK_BYTES), columns = matrix(patches, PATCH_CHUNK_BYTES);
     const Matrix across = matrix_across(patches, PATCH_CHUNK_BYTES, 128);
-    if (group == GROUPS - 1) pass_turn(turn_of(0));
     int part = 0;
     for (int sample = blockIdx.x; sample < batch; sample += blocks, part++) {
         copy_image(image, images + size_t(sample) * CHANNELS * SIDE * SIDE);
@@ -217,18 +232,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = 0; i < 2; i++)
             start[i] = turned_start(bias[channel + i], mean, rstd, scale[channel + i], shift[channel + i]);
         fetched();  // the image too
+        if (sample + blocks < batch) prefetch_image(images + size_t(sample + blocks) * CHANNELS * SIDE * SIDE);
         float sums[2 * KS][4], products[2 * KS][4];  // of the gradients, of the neighbourhoods: rows beyond ROW mean nothing
 #pragma unroll
         for (int i = 0; i < 8 * KS; i++) sums[i / 4][i % 4] = products[i / 4][i % 4] = 0.0f;
+        u32 open[ROWS][4];  // gradients of 16 positions each
+#pragma unroll
+        for (int i = 0; i < 4 * ROWS; i++) open[i / 4][i % 4] = 0u;
 #pragma unroll 1
         for (int parities = 0; parities < 4; parities++) {
             const int py = parities / 2, px = parities % 2;
             float d[2 * ROWS][4], x[2 * ROWS][4];
 #pragma unroll
             for (int i = 0; i < 8 * ROWS; i++) d[i / 4][i % 4] = 0.0f;
-            wait_for_turn(turn_of(group));
             start_input_gradients(d, shared, buffer_of(shared, part), py, px, group * ROWS);
-            pass_turn(turn_of(group + 1));
+            earlier_products_done(sums);
+            earlier_products_done(products);
+            still_read(open);
             sample_barrier(1 + group);  // all have finished with the neighbourhoods before these
             write_patches(patches, image, group * ROWS, py, px);
             writes_to_products();
@@ -239,14 +259,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int step = 0; step < KS; step++)
                 start_product(x, moved(layer, 2 * step * KERNEL_CHUNK_BYTES), moved(columns, 2 * step * PATCH_CHUNK_BYTES));
+            commit_products();
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
                 start_product_across(products, moved(across, 16 * 16 * r), moved(across, 16 * 16 * r));
             commit_products();
-            products_done(d);
-            products_done(x);
-            products_done(products);
-            u32 open[ROWS][4];  // of 16 positions each
+            earlier_products_done(d);
+            earlier_products_done(x);
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -255,8 +274,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) start_product_across(sums, open[r], moved(across, 16 * 16 * r));
             commit_products();
-            products_done(sums);
         }
+        products_done(sums);
+        products_done(products);
+        still_read(open);
         block_barrier();  // all have finished with the gradients, the neighbourhoods and the image
         char* buffer = buffer_of(shared, part);
         leave(reinterpret_cast<float*>(buffer) + group * C * ROW, sums, channel, 1, true);
@@ -264,11 +285,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         block_barrier();
         finish(shared, reinterpret_cast<const float*>(buffer), bias, scale, means + sample * (C / 2), rstds + sample * (C / 2),
                gradients + size_t(sample) * C * (3 + K));
-        if (sample + 2 * blocks < batch) {
-            block_barrier();
-            for (int i = threadIdx.x; i < BUFFER_BYTES / 16; i += THREADS)
-                reinterpret_cast<uint4*>(buffer)[i] = make_uint4(0u, 0u, 0u, 0u);
-        }
+        block_barrier();
+        for (int i = threadIdx.x; i < BUFFER_BYTES / 16; i += THREADS)
+            reinterpret_cast<uint4*>(buffer)[i] = make_uint4(0u, 0u, 0u, 0u);
         block_barrier();
         fetch_gradients<THREADS>(shared, dy, part + 2, batch, blocks);
     }

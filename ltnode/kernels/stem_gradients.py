@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from ltnode.kernels import halving_conv, nvrtc, patch_norm
 from ltnode.typing import Float, Tensor
 
-_CHANNELS, _GROUPS, _BUFFERS = 64, 4, 2
+_CHANNELS, _GROUPS, _BUFFERS = 64, 2, 2
 
 
 def why_not(conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Module, x: Tensor) -> str | None:
@@ -51,11 +51,11 @@ def _row(values: int) -> int:
 
 
 def _shared_bytes(side: int, channels: int, size: int) -> int:
-    """Of a block: the halving convolution's kernel and two parts; the first layer's, four warpgroups' neighbourhoods, an image.
+    """Of a block: the halving convolution's kernel and two parts; the first layer's, both warpgroups' neighbourhoods, an image.
 
     A product of neighbourhoods has 64 rows and reads what lies behind them.
     """
-    chunks, chunk = _row(channels * size**2) // 8, 16 * 64
+    chunks, chunk = _row(channels * size**2) // 8, 16 * 256 // _GROUPS
     parts = halving_conv.KERNEL_BYTES + _BUFFERS * halving_conv.BUFFER_BYTES + halving_conv.UNUSED_BYTES
     image = 2 * channels * (side + size - 1) ** 2
     return parts + chunks * 16 * _CHANNELS + _GROUPS * chunks * chunk + max(image, (_CHANNELS // 8 - chunks) * chunk)

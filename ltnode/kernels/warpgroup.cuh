@@ -126,6 +126,9 @@ __device__ __forceinline__ void wait_for(Gate* gate, int number) {
 #define PRODUCTS_DONE(n)                                                                                          \
     __device__ __forceinline__ void products_done(float (&d)[n][4]) {                                             \
         asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##n::"memory");                                    \
+    }                                                                                                             \
+    __device__ __forceinline__ void earlier_products_done(float (&d)[n][4]) {                                     \
+        asm volatile("wgmma.wait_group.sync.aligned 1;" : SUMS_##n::"memory");                                    \
     }
 // d[row of 8 columns] += a b for a 64x16 (rows) and b 16x8n (columns) in bfloat16; a thread's part of d as in `mma`.
 PRODUCT(1, 8, 4, 5, 6, 7)
@@ -149,6 +152,13 @@ PRODUCT(16, 128, 64, 65, 66, 67)
 PRODUCT_ACROSS(2, 16, 8, 9, 10, 11, 12, 13)
 PRODUCT_ACROSS(4, 32, 16, 17, 18, 19, 20, 21)
 PRODUCT_ACROSS(8, 64, 32, 33, 34, 35, 36, 37)
+// Says that these registers are still read until here.
+template <int N>
+__device__ __forceinline__ void still_read(unsigned int (&a)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4]));
+}
+
 // The same with both across in shared memory.
 #define PRODUCT_BOTH_ACROSS(n, columns, a0, a1, b0, b1)                                                           \
     __device__ __forceinline__ void start_product_across(float (&d)[n][4], Matrix a, Matrix b) {                  \
@@ -161,7 +171,7 @@ PRODUCT_ACROSS(8, 64, 32, 33, 34, 35, 36, 37)
     }
 PRODUCT_BOTH_ACROSS(2, 16, 8, 9, 10, 11)
 PRODUCT_BOTH_ACROSS(4, 32, 16, 17, 18, 19)
-// All products are in d.
+// All products are in d; or all but those of the last group that was committed.
 PRODUCTS_DONE(1)
 PRODUCTS_DONE(2)
 PRODUCTS_DONE(3)

@@ -404,3 +404,7 @@ static inline void products_done(float (&d)[N][4]) {
             }
     products.erase(std::remove_if(products.begin(), products.end(), [&](auto& product) { return product.d == d; }), products.end());
 }
+template <int N>
+static inline void earlier_products_done(float (&d)[N][4]) { products_done(d); }
+template <int N>
+static inline void still_read(unsigned (&)[N][4]) {}

@@ -44,10 +44,10 @@ def check(batch: int, channels: int, side: int, device: str) -> None:
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 @pytest.mark.parametrize(
-    ("batch", "channels", "side"), [(1, 3, 32), pytest.param(6, 3, 32, marks=pytest.mark.slow), (1, 1, 28), (2, 2, 19)]
+    ("batch", "channels", "side"), [(1, 3, 32), pytest.param(6, 3, 32, marks=pytest.mark.slow), (1, 1, 28), (9, 2, 19)]
 )
 def test_the_kernel_as_cpp_equals_the_two(monkeypatch: pytest.MonkeyPatch, batch: int, channels: int, side: int):
-    """CIFAR10's images, one and more than blocks; MNIST's; an odd side."""
+    """CIFAR10's images, one and more than blocks; MNIST's; an odd side, and three images for a block."""
     monkeypatch.setattr(patch_norm, "_compiled_for", emulated_patch_norm)
     monkeypatch.setattr(halving_conv, "_compiled_for", emulated_halving)
     monkeypatch.setattr(stem_gradients, "_compiled_for", emulated_stem)
