@@ -112,4 +112,5 @@ def weight_gradient(x: Float[Tensor, "N H W C"], d_out: Float[Tensor, "N P Q C"]
     shaped = torch.empty_like(weight, dtype=x.dtype, memory_format=torch.channels_last)
     factors = (d_out.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2), shaped)
     settings: tuple[Any, ...] = ([2, 2], [1, 1], [1, 1], False, [0, 0], 1, [False, True, False])
-    return torch.ops.aten.convolution_backward(*factors, None, *settings)[1].float()
+    d_weight = torch.ops.aten.convolution_backward(*factors, None, *settings)[1]
+    return d_weight.to(torch.float32, memory_format=torch.contiguous_format)

@@ -24,7 +24,7 @@ from ltnode.typing import Tensor
 HOPPER = (9, 0)
 """Compute capability whose warpgroups multiply matrices."""
 _FOLDER = Path(__file__).parent
-Argument = Tensor | int | float | tuple[float, ...]
+Argument = Tensor | int | float | tuple[float, ...] | bytes
 
 
 @runtime_checkable
@@ -34,8 +34,9 @@ class Kernels(Protocol):
     def launch(
         self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument], long: bool = False
     ) -> None:
-        """Run a function on the current stream; tensors are passed by their address, numbers as 32-bit values, tuples of them as
-        a struct.
+        """Run a function on the current stream.
+
+        Tensors are passed by their address, numbers as 32-bit values, tuples of them as a struct, and bytes as the struct they are.
 
         A ``long`` one fills the card: what waits beside it, a short kernel of another run, gets the next free place.
         """
@@ -217,6 +218,8 @@ def _as_c(value: Argument) -> Any:
         return ctypes.c_void_p(value.data_ptr())
     if isinstance(value, tuple):
         return (ctypes.c_float * len(value))(*value)
+    if isinstance(value, bytes):
+        return (ctypes.c_char * len(value)).from_buffer_copy(value)
     return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)
 
 

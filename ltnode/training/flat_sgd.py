@@ -1,4 +1,4 @@
-"""SGD of a captured step: all parameters of an optimiser in one flat update that a flag on the device can mask."""
+"""SGD of a captured step: all parameters of an optimiser in one update that a flag on the device can mask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ltnode.typing import Tensor
 
 @dataclass
 class FlatSGD:
-    """SGD on the flattened parameters of one optimiser, with the update masked by a device flag.
+    """SGD on the parameters of one optimiser, with the update masked by a device flag.
 
     The momentum is the optimiser's own: its state holds views of the flat buffer, so checkpoints are those of the eager step.
     """
@@ -37,7 +37,6 @@ class FlatSGD:
             if state.get("momentum_buffer") is not None:
                 part.copy_(state["momentum_buffer"].reshape(-1))
             state["momentum_buffer"] = part.view_as(p)
-        self._sizes = sizes
         self._known: tuple[float, ...] = ()
         self.refresh_rates()
 
@@ -52,9 +51,5 @@ class FlatSGD:
     @torch.no_grad()
     def update(self, gradients: tuple[Tensor, ...], valid: Tensor) -> None:
         """One step where ``valid`` holds; parameters and momentum stay as they are where it does not."""
-        p = torch.cat([q.reshape(-1) for q in self.parameters])
-        d = torch.cat([g.reshape(-1) for g in gradients])
         rule = Rule(self._rates, self._decay, self._momentum_factor, self._nesterov)
-        new = masked_sgd(p, d, self._momentum, valid, rule)
-        parts = [part.view_as(q) for part, q in zip(new.split(self._sizes), self.parameters, strict=True)]
-        torch._foreach_copy_(list[Tensor](self.parameters), parts)
+        masked_sgd(self.parameters, gradients, self._momentum, valid, rule)

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 import torch
 
-from ltnode.kernels import conv_trajectory_cuda, norm_relu, nvrtc, patch_norm
+from ltnode.kernels import conv_trajectory_cuda, masked_sgd, norm_relu, nvrtc, patch_norm
 from ltnode.kernels.conv_trajectory import Problem
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -79,7 +79,7 @@ def emulated_posterior(device: torch.device) -> EmulatedKernels:
 def emulated_sgd(device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernel of `ltnode.kernels.masked_sgd`."""
     assert device.type == "cpu"
-    return _library("masked_sgd", ("masked_sgd",))
+    return _library("masked_sgd", ("masked_sgd",), tuple(f"-D{name}={value}" for name, value in masked_sgd.defines()))
 
 
 def emulated_head(sizes: tuple[tuple[str, int], ...]) -> EmulatedKernels:
