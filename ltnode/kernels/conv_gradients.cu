@@ -137,7 +137,8 @@ DEVICE void fetch_and_sum(const Buffers& buffers, const u16* active, const u16* 
     if (thread % 32 < PARTS) store_eight(of_warps + thread / 32 * C + 8 * (thread % PARTS), bias);
     sample_barrier(1);
     if (thread < C)
-        left[BIAS_AT + thread] = (of_warps[thread] + of_warps[C + thread]) + (of_warps[2 * C + thread] + of_warps[3 * C + thread]);
+        left[BIAS_AT + thread] =
+            (of_warps[thread] + of_warps[C + thread]) + (of_warps[2 * C + thread] + of_warps[3 * C + thread]);
 }
 
 typedef float Sums[TAPS][PARTS][4];  // [tap][8 inputs][2 (output of two, 8 apart) + (input of two)]
@@ -163,7 +164,8 @@ DEVICE void multiply(Sums& sums, const char* buffer, int begin, bool second, int
         const Matrix active = matrix_across(buffer + 16 * (line + 8 * (row_of_taps - 1)), 16 * ACTIVE_LINES,
                                             16 * (active_row(2 * step + 1) - line));
 #pragma unroll
-        for (int tap = 0; tap < TAPS; tap++) start_product_across(sums[tap], gradients[step - begin], moved(active, 16 * (tap - 1)));
+        for (int tap = 0; tap < TAPS; tap++)
+            start_product_across(sums[tap], gradients[step - begin], moved(active, 16 * (tap - 1)));
     }
     commit_products();
 #pragma unroll
@@ -172,8 +174,8 @@ DEVICE void multiply(Sums& sums, const char* buffer, int begin, bool second, int
 
 }  // namespace
 
-// What every block leaves, (blocks, LEFT); even ones of the first convolution. active and d_conv (items = J B, PARTS, LINES, 8) with
-// zeros beyond SIDE in the rows of 8 lines, times (J).
+// What every block leaves, (blocks, LEFT); even ones of the first convolution. active and d_conv (items = J B, PARTS, LINES, 8)
+// with zeros beyond SIDE in the rows of 8 lines, times (J).
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     field_gradients(const u16* active1, const u16* active2, const u16* d_conv1, const u16* d_conv2, const float* times,
                     float* parts, int batch, int all_items, int blocks) {

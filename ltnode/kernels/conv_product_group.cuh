@@ -27,7 +27,8 @@ DEVICE void start_convolution(Tile& acc, const char* plane, const char* kernel, 
         for (int dc = 0; dc < 3; dc++)
 #pragma unroll
             for (int chunk = 0; chunk < C / 8; chunk += 2)
-                start_product(acc.v, moved(rows, dc * TAP + chunk * KERNEL_CHUNK_BYTES), moved(positions, piece_of(0, dc - 1, chunk)));
+                start_product(acc.v, moved(rows, dc * TAP + chunk * KERNEL_CHUNK_BYTES),
+                              moved(positions, piece_of(0, dc - 1, chunk)));
         rows = moved(rows, 3 * TAP);
         positions = moved(positions, piece_of(1, 0, 0));
     }

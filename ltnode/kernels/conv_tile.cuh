@@ -74,8 +74,8 @@ struct Coefficients {
     DEVICE float at(int row, int j) const { return values[row * STAGES + j]; }
 };
 
-// x += the sum over j from begin to end of a row's coefficient j times length times tile j, which are ``every`` apart. Two tiles are
-// on their way at a time; those with a factor of zero are not read.
+// x += the sum over j from begin to end of a row's coefficient j times length times tile j, which are ``every`` apart. Two tiles
+// are on their way at a time; those with a factor of zero are not read.
 DEVICE void add_tiles(Tile& x, const Coefficients& method, int row, float length, const float* tiles, size_t every, int begin,
                       int end, const Place& p) {
     for (int j = begin; j < end; j += 2) {

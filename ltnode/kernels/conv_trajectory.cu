@@ -215,7 +215,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
 // sample those of the norms (B, 6, C) in the order of ``norms``. ``normals`` (3, J, B, SIDE, LANES) are forward's, and
 // ``d_arguments`` (STAGES, B, SIDE, LANES) is scratch.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
-    backward(const float* d_stages, const float* lengths, int steps, const __grid_constant__ Coefficients method, const uint4* kernels,
+    backward(const float* d_stages, const float* lengths, int steps, const __grid_constant__ Coefficients method,
+             const uint4* kernels,
              const float* norms, const uint4* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float4* d_arguments,
              float* d_y0, float* d_norms, int batch) {
     SHARED_MEMORY(shared);

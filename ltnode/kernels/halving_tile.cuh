@@ -1,7 +1,7 @@
 // What the kernels of the convolution that halves images have in common: its kernel and parts of images in shared memory.
 //
-// A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them: a tap is the same plane
-// read from another position on.
+// A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them: a tap is the same
+// plane read from another position on.
 //
 // Defined by the host: IN (height = width of the larger image, 16 to 30). Defined before: BUFFERS for parts.
 

@@ -79,7 +79,15 @@ def launch_sgd(
         arrays.parameters[i], arrays.gradients[i] = p.data_ptr(), gradient.data_ptr()
         arrays.numbers[i], arrays.flat[i], arrays.blocks[i] = p.numel(), flat, blocks
         flat += p.numel()
-    arguments: list[nvrtc.Argument] = [bytes(arrays), rule.rates, rule.decays, valid, float(rule.factor), int(rule.nesterov), momentum]
+    arguments: list[nvrtc.Argument] = [
+        bytes(arrays),
+        rule.rates,
+        rule.decays,
+        valid,
+        float(rule.factor),
+        int(rule.nesterov),
+        momentum,
+    ]
     compiled(momentum.device).launch("masked_sgd", blocks, _THREADS, 0, arguments)
 
 

@@ -36,7 +36,7 @@ class Kernels(Protocol):
     ) -> None:
         """Run a function on the current stream.
 
-        Tensors are passed by their address, numbers as 32-bit values, tuples of them as a struct, and bytes as the struct they are.
+        Tensors are passed by their address, numbers as 32-bit values, tuples of them as a struct, bytes as the struct they are.
 
         A ``long`` one fills the card: what waits beside it, a short kernel of another run, gets the next free place.
         """

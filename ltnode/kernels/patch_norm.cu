@@ -40,14 +40,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                if (!whole && !c.valid(tile, half, e)) x[half][0][e] = x[half][0][2 + e] = x[half][1][e] = x[half][1][2 + e] = 0.0f;
+                const bool counts = whole || c.valid(tile, half, e);
 #pragma unroll
                 for (int m = 0; m < 2; m++) {
+                    if (!counts) x[half][m][e] = x[half][m][2 + e] = 0.0f;
                     sum[m] += x[half][m][e] + x[half][m][2 + e];
                     squares[m] += x[half][m][e] * x[half][m][e];
                     squares[m] += x[half][m][2 + e] * x[half][m][2 + e];
                 }
-                count += whole || c.valid(tile, half, e) ? 2.0f : 0.0f;
+                count += counts ? 2.0f : 0.0f;
             }
     }
 #pragma unroll

@@ -1,11 +1,12 @@
 // Gradients of a stem's first two convolutions together (compute capability 9.0): that of the input of the one that halves images
 // never reaches memory. The launches are in stem_gradients.py.
 //
-// The first layers are a convolution of few channels, GroupNorm and ReLU (patch_norm.cu has the mathematics). What their gradients
-// need of the positions are two products with the neighbourhoods, which have a one behind their values: of the gradient where ReLU
-// was open, and of themselves. With the one they hold the sums, too. A warpgroup makes the gradients of some rows of one parity (halving_tile.cuh) in its registers, the values
-// before the norm of the same positions beside them, and has the left factor of that product: a result of products is arranged
-// like a left factor. The right one, the neighbourhoods, is in shared memory, where the values before the norm have it too.
+// The first layers are a convolution of few channels, GroupNorm and ReLU (patch_norm.cu has the mathematics). What their
+// gradients need of the positions are two products with the neighbourhoods, which have a one behind their values: of the gradient
+// where ReLU was open, and of themselves. With the one they hold the sums, too.
+// A warpgroup makes the gradients of some rows of one parity (halving_tile.cuh) in its registers, the values before the norm of
+// the same positions beside them, and has the left factor of the first product: a result of products is arranged like a left factor.
+// The right one, the neighbourhoods, is in shared memory, where the values before the norm have it too.
 //
 // Defined by the host: IN (height = width after the first convolution, 16 to 30), CHANNELS of the images, SIZE of the kernel.
 
@@ -89,8 +90,8 @@ DEVICE void write_patches(char* patches, const u16* image, int first_row, int py
         write_pieces<(SHARES - 1) * KS, 2 * KS / SHARES>(patches + 16 * number, image + row * SIDE + column, inside);
 }
 
-// Where the sign of a value says whether ReLU is open: y > 0 where x' + shift / slope has the sign of the slope, for x' = x - mean
-// and slope = rstd scale. Negative there, and no negative zero; a slope of zero leaves the sign of the shift.
+// Where the sign of a value says whether ReLU is open: y > 0 where x' + shift / slope has the sign of the slope, for x' = x -
+// mean and slope = rstd scale. Negative there, and no negative zero; a slope of zero leaves the sign of the shift.
 DEVICE float turned_start(float bias, float mean, float rstd, float scale, float shift) {
     const float slope = rstd * scale, from = bias - mean + shift / slope;
     if (slope == 0.0f) return shift > 0.0f ? -1e38f : 1e38f;
@@ -132,8 +133,8 @@ DEVICE void load(float (&to)[OWN], const float* from) {
     }
 }
 
-// A sample's gradients (scale C, shift C, bias C, weight C K), as `patch_norm_backward` has them, from the warpgroups' sums of the
-// gradients, and those of the neighbourhoods in their place.
+// A sample's gradients (scale C, shift C, bias C, weight C K), as `patch_norm_backward` has them, from the warpgroups' sums of
+// the gradients, and those of the neighbourhoods in their place.
 DEVICE void finish(char* shared, const float* parts, const float* bias, const float* scale, const float* means,
                    const float* rstds, float* to) {
     const float* apart = reinterpret_cast<const float*>(shared + PATCHES_AT);
@@ -182,7 +183,7 @@ DEVICE void finish(char* shared, const float* parts, const float* bias, const fl
         sum_d = d_patch[K % OWN];
         sum_x = x_patch[K % OWN];
     }
-    const float slope = rstds[channel / 2] * scale[channel], rstd = rstds[channel / 2], centre = bias[channel] - means[channel / 2];
+    const float rstd = rstds[channel / 2], slope = rstd * scale[channel], centre = bias[channel] - means[channel / 2];
     const float sign = scale[channel] > 0.0f ? -1.0f : 1.0f;
     sum_d = over_channel(sum_d);
     d_x = sign * over_channel(d_x) + centre * sum_d;
@@ -269,7 +270,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) open[r][i] = open_pair(&d[2 * r + i / 2][2 * (i % 2)], &x[2 * r + i / 2][2 * (i % 2)]);
+                for (int i = 0; i < 4; i++)
+                    open[r][i] = open_pair(&d[2 * r + i / 2][2 * (i % 2)], &x[2 * r + i / 2][2 * (i % 2)]);
             begin_products();
 #pragma unroll
             for (int r = 0; r < ROWS; r++) start_product_across(sums, open[r], moved(across, 16 * 16 * r));

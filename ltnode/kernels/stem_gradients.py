@@ -1,8 +1,8 @@
 """A stem's first two convolutions in bfloat16 on warpgroups, with their gradients in one kernel.
 
-``stem(x, conv, norm, halving)`` is ``halving(relu(norm(conv(x))))`` under bfloat16 autocast and without the last bias, and without
-a gradient in x. Forward it is `patch_norm` and `halving_conv`, which are also the reference: going back, the gradient between
-them, the largest array of a training step, stays on the card's multiprocessors.
+``stem(x, conv, norm, halving)`` is ``halving(relu(norm(conv(x))))`` under bfloat16 autocast, without the last bias and without a
+gradient in x. Forward it is `patch_norm` and `halving_conv`, which are also the reference: going back, the gradient between them,
+one of the largest arrays of a training step, stays on the card's multiprocessors.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from ltnode.kernels import halving_conv, nvrtc, patch_norm
 from ltnode.typing import Float, Tensor
 
 _CHANNELS, _GROUPS, _BUFFERS = 64, 2, 2
+_MOST_SHARED_BYTES = 227 * 1024
+"""Of a block on compute capability 9.0."""
 
 
 def why_not(conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Module, x: Tensor) -> str | None:
     """Why the kernels cannot replace these layers on this input; None where they can."""
     if not isinstance(halving, nn.Conv2d):
         return "no convolution follows the ReLU"
-    between = x.new_empty((1, conv.out_channels, *(side - size + 1 for side, size in zip(x.shape[2:], conv.kernel_size, strict=True))))
+    sides = (side - size + 1 for side, size in zip(x.shape[2:], conv.kernel_size, strict=True))
+    between = torch.empty((1, conv.out_channels, *sides), device=x.device)
     return patch_norm.why_not(conv, norm, x) or why_not_layers(conv, halving, between) or halving_conv.why_not(halving, between)
 
 
@@ -31,12 +34,12 @@ def why_not_layers(conv: nn.Conv2d, halving: nn.Conv2d, between: Tensor) -> str 
     """What is against these layers, beside what is against each of them, and the shape between them, whatever the device."""
     if conv.weight[0].numel() % 16 == 0:
         return "a neighbourhood leaves no room for a one beside its values"
+    if _shared_bytes(between.shape[-1], conv.in_channels, conv.kernel_size[0]) > _MOST_SHARED_BYTES:
+        return "the images have too many channels"
     return halving_conv.why_not_layer(halving, between)
 
 
-def stem(
-    x: Float[Tensor, "N C H W"], conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Conv2d
-) -> Float[Tensor, "N O P Q"]:
+def stem(x: Float[Tensor, "N C H W"], conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Conv2d) -> Float[Tensor, "N O P Q"]:
     """The layers in bfloat16, channels last, where `why_not` has nothing against them."""
     return _Stem.apply(x, conv.weight, conv.bias, norm.weight, norm.bias, halving.weight, norm.eps)
 

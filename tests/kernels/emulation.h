@@ -402,7 +402,8 @@ static inline void products_done(float (&d)[N][4]) {
                     sum += product.factor(q / 2, k) * product.b.at(8 * row + 2 * (lane % 4) + q % 2, k);
                 d[row][q] += sum;
             }
-    products.erase(std::remove_if(products.begin(), products.end(), [&](auto& product) { return product.d == d; }), products.end());
+    auto made = [&](auto& product) { return product.d == d; };
+    products.erase(std::remove_if(products.begin(), products.end(), made), products.end());
 }
 template <int N>
 static inline void earlier_products_done(float (&d)[N][4]) { products_done(d); }

@@ -85,6 +85,7 @@ def test_other_layers_say_why_they_stay_apart():
     """Each reason names what is in the way."""
     between, halving = torch.zeros(1, 64, 30, 30), nn.Conv2d(64, 64, 4, 2, 1)
     assert stem_gradients.why_not_layers(nn.Conv2d(3, 64, 3), halving, between) is None
+    assert "channels" in str(stem_gradients.why_not_layers(nn.Conv2d(31, 64, 1), halving, between))
     assert "room" in str(stem_gradients.why_not_layers(nn.Conv2d(4, 64, 2), halving, between))
     assert "stride 2" in str(stem_gradients.why_not_layers(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 4), between))
     conv, norm = nn.Conv2d(3, 64, 3), nn.GroupNorm(32, 64)
