@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from kernels.comparisons import head_errors, layer_errors, relative, rounded_norm_errors, trajectory_errors
+from ltnode.kernels import conv_trajectory_cuda
 from ltnode.kernels.interpolated_head import padded_ends
 from ltnode.kernels.norm_relu import run_fused
 from ltnode.models import build, images
@@ -90,6 +91,15 @@ def test_reduced_precision_stays_within_its_rounding(precision: str, states: flo
     errors = trajectory_errors(64, 7, 256, [0.0, 1.4, 3.0], "dopri5", precision, "cuda", poison=True)
     assert errors["states"] < states
     assert max(v for k, v in errors.items() if k.startswith("grad")) < gradients, errors
+
+
+@pytest.mark.gpu
+def test_products_of_warps_stay_within_bf16_too(monkeypatch: pytest.MonkeyPatch):
+    """What cards without products of warpgroups run; the bounds of bf16 above."""
+    monkeypatch.setattr(conv_trajectory_cuda, "has_warpgroups", lambda _: False)
+    errors = trajectory_errors(64, 7, 255, [0.0, 1.4, 3.0], "dopri5", "bf16", "cuda", poison=True)
+    assert errors["states"] < 2e-2
+    assert max(v for k, v in errors.items() if k.startswith("grad")) < 0.3, errors
 
 
 @pytest.mark.gpu
