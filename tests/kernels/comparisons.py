@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -27,9 +29,15 @@ def rough_field(width: int, seed: int) -> ConvField:
     return field
 
 
+def as_error(value: torch.Tensor) -> float:
+    """A number that bounds hold: `max` passes over NaN, which is the largest error of all."""
+    error = float(value.detach())
+    return math.inf if math.isnan(error) else error
+
+
 def relative(a: torch.Tensor, b: torch.Tensor, floor: float) -> float:
     """Norm of the difference in units of the reference, or of the floor where the true value is zero by symmetry."""
-    return float((a.detach().double() - b.detach()).norm() / b.detach().norm().clamp_min(floor))
+    return as_error((a.detach().double() - b.detach()).norm() / b.detach().norm().clamp_min(floor))
 
 
 def fill_free_memory(device: str) -> None:
@@ -143,7 +151,7 @@ def rounded_norm_errors(shape: tuple[int, int, int, int], biased: bool, device: 
     for name, a, b in zip(names, got, wanted, strict=False):
         if a.ndim == 4:
             assert a.dtype == torch.bfloat16 and a.is_contiguous(memory_format=torch.channels_last)
-            errors[name] = float(((a - b).abs() / (2**-8 * b.abs() + 1e-5 * b.abs().max())).max().detach())
+            errors[name] = as_error(((a - b).abs() / (2**-8 * b.abs() + 1e-5 * b.abs().max())).max())
         else:
             errors[name] = relative(a, b, 1e-9)
     return errors

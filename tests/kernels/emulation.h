@@ -308,6 +308,7 @@ static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) 
 typedef unsigned long long Gate;
 #define REGISTERS(change, number)
 static inline void start_store(void* to, const void* from, int bytes) {
+    std::memset(to, 0xff, bytes);  // NaN, should nobody wait for it
     emulation::fibres[threadIdx.x].stores.push_back({to, from, bytes});
 }
 static inline void close_stores() {}

@@ -6,7 +6,7 @@ import copy
 
 import torch
 
-from kernels.comparisons import relative
+from kernels.comparisons import as_error, relative
 from ltnode.models import LatentTimeODE, build
 from ltnode.ode.replay import replay
 from ltnode.ode.tableau import get_tableau
@@ -98,4 +98,4 @@ def _outputs(
 
 def _largest_difference(outputs: torch.Tensor, wanted: torch.Tensor) -> float:
     probs, exact = (torch.softmax(logits.double(), dim=-1).mean(dim=0) for logits in (outputs, wanted))
-    return float((probs - exact).abs().max())
+    return as_error((probs - exact).abs().max())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kernels.comparisons import as_error
 from kernels.emulated import COMPILER, emulated_posterior
 from ltnode.endtime import GammaDistribution
 from ltnode.endtime.gamma import quadrature_rule
@@ -31,13 +32,13 @@ def compared(window: tuple[float, float] | None, device: str, per_input: bool, c
     assert torch.equal(torch.isfinite(got[0]), finite)
     errors = {}
     for name, (a, b) in {"log_prob": (got[0][finite], wanted[0][finite]), "kl": (got[1], wanted[1])}.items():
-        errors[name] = float(((a - b).abs() / (1 + b.abs())).max().detach())
+        errors[name] = as_error(((a - b).abs() / (1 + b.abs())).max())
     gradients = [
         torch.autograd.grad((torch.where(finite, log_q, 0.0) * weights).sum() + (kl * 3).sum(), (alpha, beta), retain_graph=True)
         for log_q, kl in (got, wanted)
     ]
     for name, a, b in zip(("alpha", "beta"), *gradients, strict=True):
-        errors[f"grad {name}"] = float(((a - b).abs() / (1 + b.abs())).max())
+        errors[f"grad {name}"] = as_error(((a - b).abs() / (1 + b.abs())).max())
     return errors
 
 

@@ -93,6 +93,12 @@ def test_reduced_precision_stays_within_its_rounding(precision: str, states: flo
     assert max(v for k, v in errors.items() if k.startswith("grad")) < gradients, errors
 
 
+def test_an_error_that_is_no_number_passes_no_bound():
+    """Poisoned memory shows as NaN, over which `max` passes."""
+    numbers, poisoned = torch.ones(2), torch.tensor([1.0, float("nan")])
+    assert max(relative(numbers, numbers, 1.0), relative(poisoned, numbers, 1.0), relative(numbers, numbers, 1.0)) > 1e9
+
+
 @pytest.mark.gpu
 def test_products_of_warps_stay_within_bf16_too(monkeypatch: pytest.MonkeyPatch):
     """What cards without products of warpgroups run; the bounds of bf16 above."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernels.comparisons import fill_free_memory
+from kernels.comparisons import fill_free_memory, relative
 from kernels.emulated import COMPILER, emulated_patch_norm
 from ltnode.kernels import norm_relu, patch_norm
 
@@ -44,7 +44,7 @@ def errors_of(conv: nn.Conv2d, norm: nn.GroupNorm, shape: tuple[int, ...], offse
     wanted_gradients = torch.autograd.grad(wanted, list(exact.parameters()), given.double())
     names = ("output", "weight", "bias", "scale", "shift")
     pairs = zip(names, (got, *gradients), (wanted, *wanted_gradients), strict=True)
-    return {name: float((a.detach().double() - b.detach()).norm() / b.detach().norm()) for name, a, b in pairs}
+    return {name: relative(a, b, 0.0) for name, a, b in pairs}
 
 
 def check(found: dict[str, float]) -> None:

@@ -64,7 +64,7 @@ def test_two_updates_on_the_same_steps_are_those_of_torch(peer: ModuleType, adjo
         grid = diffrax.StepTo(np.linspace(0.0, 3.0, 5))
         of_losses, of_ways = differences(peer, model, batch, adjoint, grid, 2)
     assert max(of_losses) < 1e-10
-    assert max(of_ways.values()) < 1e-7, of_ways
+    assert all(error < 1e-7 for error in of_ways.values()), of_ways
 
 
 def test_the_continuous_adjoint_comes_near_torch(peer: ModuleType):
@@ -73,7 +73,7 @@ def test_the_continuous_adjoint_comes_near_torch(peer: ModuleType):
     model, batch = model_and_batch(training="adaptive", rtol=1e-3, atol=1e-3)
     of_losses, of_ways = differences(peer, model, batch, "backsolve", diffrax.PIDController(rtol=1e-3, atol=1e-3), 1)
     assert max(of_losses) < 1e-4
-    assert max(of_ways.values()) < 0.2, of_ways
+    assert all(error < 0.2 for error in of_ways.values()), of_ways
 
 
 def test_a_row_has_the_work_beside_the_time(peer: ModuleType, monkeypatch: pytest.MonkeyPatch):
