@@ -113,9 +113,9 @@ extern "C" __global__ void pack_weights(const float* w1, const float* w2, int st
 // squares (n, B, 4): sums over the values of a warp of the squared error in units of the tolerance.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     forward(const float* y0, const float* starts, const float* lengths, int steps, const __grid_constant__ Coefficients method,
-            const uint4* kernels, const float* bias1, const float* bias2, const uint4* packed_maps,
-            const float* norms, float* stages, u16* active1, u16* active2, uint4* normals, float* rstds, float* squares,
-            int batch, float rtol, float atol) {
+            const uint4* kernels, const float* bias1, const float* bias2, const uint4* packed_maps, const float* norms,
+            float* stages, u16* active1, u16* active2, uint4* normals, float* rstds, float* squares, int batch, float rtol,
+            float atol) {
     SHARED_MEMORY(shared);
     const Place p = place();
     start_copies(shared, kernels, WEIGHT_BYTES);
@@ -216,9 +216,8 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
 // ``d_arguments`` (STAGES, B, SIDE, LANES) is scratch.
 extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
     backward(const float* d_stages, const float* lengths, int steps, const __grid_constant__ Coefficients method,
-             const uint4* kernels,
-             const float* norms, const uint4* normals, const float* rstds, u16* d_conv1, u16* d_conv2, float4* d_arguments,
-             float* d_y0, float* d_norms, int batch) {
+             const uint4* kernels, const float* norms, const uint4* normals, const float* rstds, u16* d_conv1, u16* d_conv2,
+             float4* d_arguments, float* d_y0, float* d_norms, int batch) {
     SHARED_MEMORY(shared);
     const Place p = place();
     start_copies(shared, kernels, WEIGHT_BYTES);

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -206,9 +206,9 @@ def run_fused(layers: nn.Sequential, x: Tensor) -> Tensor:
             x, bias = x + bias[:, None, None], None
         first = _first_layers(modules[i : i + 5], x)
         if first is not None:
-            then = modules[i + 3 : i + 4]
-            if then and stem_gradients.why_not(*first, then[0], x) is None:
-                x, bias = stem_gradients.stem(x, *first, cast(nn.Conv2d, then[0])), cast(nn.Conv2d, then[0]).bias
+            halving = modules[i + 3] if i + 3 < len(modules) else None
+            if isinstance(halving, nn.Conv2d) and stem_gradients.why_not(*first, halving, x) is None:
+                x, bias = stem_gradients.stem(x, *first, halving), halving.bias
                 i += 4
             else:
                 x = patch_norm.patch_norm(x, *first)

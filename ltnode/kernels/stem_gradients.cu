@@ -15,7 +15,7 @@ namespace {
 constexpr int BUFFERS = 2;
 constexpr int GROUPS = 2;  // warpgroups
 constexpr int THREADS = 128 * GROUPS;
-constexpr int ROWS = 16 / GROUPS;  // of a warpgroup
+constexpr int ROWS = 8;  // of a warpgroup
 
 }  // namespace
 
@@ -27,7 +27,7 @@ constexpr int SIDE = IN + SIZE - 1;               // of the images
 constexpr int K = CHANNELS * SIZE * SIZE;         // values of a neighbourhood
 constexpr int KS = K / 16 + 1;                    // of 16 values, with room for the one
 constexpr int ROW = 16 * KS;
-constexpr int POSITIONS = ROWS * COLS;            // of a warpgroup
+constexpr int POSITIONS = ROWS * COLS;            // of a warpgroup, one for each thread
 constexpr int PATCH_CHUNK_BYTES = 16 * POSITIONS;
 constexpr int BEYOND = KERNEL_BYTES + BUFFERS * BUFFER_BYTES;  // a row that is read for positions beyond the image
 constexpr int LAYER_AT = BEYOND + 16 * COLS;
@@ -62,32 +62,22 @@ DEVICE void prefetch_image(const float* from) {
     for (int i = 32 * threadIdx.x; i < CHANNELS * SIDE * SIDE; i += 32 * THREADS) prefetch(from + i);
 }
 
-// Pieces of the neighbourhood of a position, and a one; zeros beyond the image.
-template <int FIRST, int COUNT>
-DEVICE void write_pieces(char* to, const u16* corner, bool inside) {
-    u32 words[4 * COUNT];
-#pragma unroll
-    for (int i = 0; i < 8 * COUNT; i++) {
-        const int k = 8 * FIRST + i;
-        u32 value = k == K && inside ? 0x3f80u : 0u;
-        if (k < K && inside) value = corner[(k / (SIZE * SIZE) * SIDE + k / SIZE % SIZE) * SIDE + k % SIZE];
-        words[i / 2] = i % 2 ? words[i / 2] | value << 16 : value;
-    }
-#pragma unroll
-    for (int piece = 0; piece < COUNT; piece++)
-        *reinterpret_cast<uint4*>(to + (FIRST + piece) * PATCH_CHUNK_BYTES) =
-            make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
-}
-
-// The neighbourhoods of a warpgroup's positions, by one or two threads each.
-DEVICE void write_patches(char* patches, const u16* image, int first_row, int py, int px) {
-    constexpr int SHARES = 128 / POSITIONS;
+// The neighbourhood of a thread's position and a one; zeros beyond the image.
+DEVICE void write_patch(char* patches, const u16* image, int first_row, int py, int px) {
     const int number = threadIdx.x % POSITIONS, row = 2 * (first_row + number / COLS) + py, column = 2 * (number % COLS) + px;
     const bool inside = row < IN && column < IN;
-    if (threadIdx.x % 128 < POSITIONS)
-        write_pieces<0, 2 * KS / SHARES>(patches + 16 * number, image + row * SIDE + column, inside);
-    else
-        write_pieces<(SHARES - 1) * KS, 2 * KS / SHARES>(patches + 16 * number, image + row * SIDE + column, inside);
+    const u16* corner = image + row * SIDE + column;
+    u32 words[8 * KS];
+#pragma unroll
+    for (int k = 0; k < ROW; k++) {
+        u32 value = k == K && inside ? 0x3f80u : 0u;
+        if (k < K && inside) value = corner[(k / (SIZE * SIZE) * SIDE + k / SIZE % SIZE) * SIDE + k % SIZE];
+        words[k / 2] = k % 2 ? words[k / 2] | value << 16 : value;
+    }
+#pragma unroll
+    for (int piece = 0; piece < 2 * KS; piece++)
+        *reinterpret_cast<uint4*>(patches + 16 * number + piece * PATCH_CHUNK_BYTES) =
+            make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
 }
 
 // Where the sign of a value says whether ReLU is open: y > 0 where x' + shift / slope has the sign of the slope, for x' = x -
@@ -251,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             earlier_products_done(products);
             still_read(open);
             sample_barrier(1 + group);  // all have finished with the neighbourhoods before these
-            write_patches(patches, image, group * ROWS, py, px);
+            write_patch(patches, image, group * ROWS, py, px);
             writes_to_products();
             sample_barrier(1 + group);
 #pragma unroll

@@ -21,10 +21,8 @@ _MOST_SHARED_BYTES = 227 * 1024
 """Of a block on compute capability 9.0."""
 
 
-def why_not(conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Module, x: Tensor) -> str | None:
+def why_not(conv: nn.Conv2d, norm: nn.GroupNorm, halving: nn.Conv2d, x: Tensor) -> str | None:
     """Why the kernels cannot replace these layers on this input; None where they can."""
-    if not isinstance(halving, nn.Conv2d):
-        return "no convolution follows the ReLU"
     sides = (side - size + 1 for side, size in zip(x.shape[2:], conv.kernel_size, strict=True))
     between = torch.empty((1, conv.out_channels, *sides), device=x.device)
     return patch_norm.why_not(conv, norm, x) or why_not_layers(conv, halving, between) or halving_conv.why_not(halving, between)

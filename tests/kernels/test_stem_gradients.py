@@ -89,5 +89,4 @@ def test_other_layers_say_why_they_stay_apart():
     assert "room" in str(stem_gradients.why_not_layers(nn.Conv2d(4, 64, 2), halving, between))
     assert "stride 2" in str(stem_gradients.why_not_layers(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 4), between))
     conv, norm = nn.Conv2d(3, 64, 3), nn.GroupNorm(32, 64)
-    assert "ReLU" in str(stem_gradients.why_not(conv, norm, nn.Flatten(), torch.zeros(1, 3, 32, 32)))
     assert "cpu" in str(stem_gradients.why_not(conv, norm, halving, torch.zeros(1, 3, 32, 32)))
