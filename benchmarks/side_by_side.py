@@ -1,0 +1,107 @@
+"""Captured training steps of several runs side by side on CUDA, without the host's part of a step, and a run's large kernels.
+
+usage: python benchmarks/side_by_side.py [--runs 1 5] [--repeats 150] [--kernels 12]
+
+LT-NODE, CIFAR10's shapes, batch 256, bf16, one solver step of length 3. Every run has a stream of its own, and their graphs are
+replayed in turn: milliseconds of a step of all of them, the median of three loops. Kernels are those of one run alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+from training import graph_step, synthetic_batch
+
+from ltnode.training.accelerated import GraphStep
+from ltnode.training.batches import Batch
+from ltnode.training.provenance import source_state
+from ltnode.training.several import widen_card_queues
+
+LOOPS, SETTLING, REPLAYS = 3, 20, 20
+
+
+@dataclass(frozen=True)
+class Run:
+    """A captured step on its stream.
+
+    Attributes:
+        step: Whose parameters and buffers the graph reads and writes.
+    """
+
+    stream: torch.cuda.Stream
+    graph: torch.cuda.CUDAGraph
+    step: GraphStep
+
+
+def captured_runs(count: int) -> list[Run]:
+    """So many runs."""
+    runs = []
+    for _ in range(count):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            step = graph_step("lt-node", "cifar10", "bf16", True, [0.0, 3.0], {})
+            x, y = synthetic_batch(step.model.spec["input"], 256, "cuda")
+            step(Batch(x, y, torch.arange(256, device="cuda"), 0, 0, 1.0))
+            runs.append(Run(stream, next(iter(step._graphs.values())).graph, step))
+    torch.cuda.synchronize()
+    return runs
+
+
+def milliseconds(runs: list[Run], repeats: int) -> float:
+    """Of a step of all of them."""
+
+    def replay(times: int) -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            for run in runs:
+                with torch.cuda.stream(run.stream):
+                    run.graph.replay()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / times * 1e3
+
+    replay(SETTLING)
+    return statistics.median(replay(repeats) for _ in range(LOOPS))
+
+
+def kernel_microseconds(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
+    """Of each kernel of a step, the launches of one name together."""
+    with profile(activities=[ProfilerActivity.CUDA]) as record:
+        for _ in range(REPLAYS):
+            graph.replay()
+        torch.cuda.synchronize()
+    found: dict[str, float] = defaultdict(float)
+    for event in record.events():
+        if event.device_type == DeviceType.CUDA:
+            found[event.name] += event.device_time / REPLAYS
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--repeats", type=int, default=150)
+    parser.add_argument("--kernels", type=int, default=12, help="rows to print")
+    options = parser.parse_args()
+    widen_card_queues()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/side_by_side.py measures a CUDA device; this machine has none")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, commit {source_state()['git_commit']}")
+    runs = captured_runs(max(options.runs))
+    found = {count: milliseconds(runs[:count], options.repeats) for count in options.runs}
+    for count, ms in found.items():
+        print(f"{count} at once: {ms:.3f} ms a step of all of them, {ms / found[options.runs[0]]:.2f} times the first")
+    # The profiler slows what comes after it: it is the last.
+    kernels = kernel_microseconds(runs[0].graph)
+    for name, us in sorted(kernels.items(), key=lambda item: -item[1])[: options.kernels]:
+        print(f"{us:8.1f} us  {name[:120]}")
+
+
+if __name__ == "__main__":
+    main()
