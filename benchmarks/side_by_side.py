@@ -1,9 +1,10 @@
-"""Captured training steps of several runs side by side on CUDA, without the host's part of a step, and a run's large kernels.
+"""Captured training steps of several runs side by side on CUDA, without the host's part of a step.
 
-usage: python benchmarks/side_by_side.py [--runs 1 5] [--repeats 150] [--kernels 12]
+usage: python benchmarks/side_by_side.py [--runs 1 5] [--repeats 150]
 
 LT-NODE, CIFAR10's shapes, batch 256, bf16, one solver step of length 3. Every run has a stream of its own, and their graphs are
-replayed in turn: milliseconds of a step of all of them, the median of three loops. Kernels are those of one run alone.
+replayed in turn: milliseconds of a step of all of them, the median of three loops. What the kernels of one of them take is told
+by `profile_training.py --steps 1`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 from training import graph_step, synthetic_batch
 
 from ltnode.training.accelerated import GraphStep
@@ -24,7 +22,7 @@ from ltnode.training.batches import Batch
 from ltnode.training.provenance import source_state
 from ltnode.training.several import widen_card_queues
 
-LOOPS, SETTLING, REPLAYS = 3, 20, 20
+LOOPS, SETTLING = 3, 20
 
 
 @dataclass(frozen=True)
@@ -70,24 +68,10 @@ def milliseconds(runs: list[Run], repeats: int) -> float:
     return statistics.median(replay(repeats) for _ in range(LOOPS))
 
 
-def kernel_microseconds(graph: torch.cuda.CUDAGraph) -> dict[str, float]:
-    """Of each kernel of a step, the launches of one name together."""
-    with profile(activities=[ProfilerActivity.CUDA]) as record:
-        for _ in range(REPLAYS):
-            graph.replay()
-        torch.cuda.synchronize()
-    found: dict[str, float] = defaultdict(float)
-    for event in record.events():
-        if event.device_type == DeviceType.CUDA:
-            found[event.name] += event.device_time / REPLAYS
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--repeats", type=int, default=150)
-    parser.add_argument("--kernels", type=int, default=12, help="rows to print")
     options = parser.parse_args()
     widen_card_queues()
     if not torch.cuda.is_available():
@@ -97,10 +81,6 @@ def main() -> None:
     found = {count: milliseconds(runs[:count], options.repeats) for count in options.runs}
     for count, ms in found.items():
         print(f"{count} at once: {ms:.3f} ms a step of all of them, {ms / found[options.runs[0]]:.2f} times the first")
-    # The profiler slows what comes after it: it is the last.
-    kernels = kernel_microseconds(runs[0].graph)
-    for name, us in sorted(kernels.items(), key=lambda item: -item[1])[: options.kernels]:
-        print(f"{us:8.1f} us  {name[:120]}")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ constexpr int GRADIENT_LINES = (2 * LINES) | 1;
 constexpr int ACTIVE_BYTES = 16 * PARTS * ACTIVE_LINES;
 constexpr int BUFFER_BYTES = ACTIVE_BYTES + 16 * PARTS * GRADIENT_LINES;
 constexpr int BUFFERS = 3;
-constexpr int SUMS_AT = BUFFERS * BUFFER_BYTES;       // of four warps, (4, C)
-constexpr int GATES_AT = SUMS_AT + 4 * 4 * C;         // those of buffers that are full, then of those that are free
+constexpr int SUMS_AT = BUFFERS * BUFFER_BYTES;  // of four warps, (4, C)
+constexpr int GATES_AT = SUMS_AT + 4 * 4 * C;    // those of buffers that are full, then of those that are free
 constexpr int OWN = (P * PARTS + FETCHING - 1) / FETCHING;  // pieces of a fetching thread: it has the same 8 channels of all
 constexpr int AT_ONCE = 4;  // of the SIDE products of 16 positions that two samples have
 // What a block leaves: taps (9, out, in), t's sums (P, C), sums (C).

@@ -106,7 +106,8 @@ class Swept:
     Attributes:
         stages: (J, B, H, W, C).
         squares: (n, B): sums over a sample of the squared error in units of the tolerance.
-        active: Inputs of the two convolutions in all evaluations, (J, B, H, W, C) each, in the storage type.
+        active: Inputs of the two convolutions in all evaluations, as `Kernels.convolution_gradients` of the same kernels takes
+            them: (J, B, H, W, C) each in the storage type, or in another order.
         saved: Further tensors for the backward pass.
     """
 

@@ -14,7 +14,7 @@ constexpr int LEAD = COLS + 1;  // zeros before the first position, and so after
 constexpr int PLANE_BYTES = 16 * (LEAD + (COLS - 1) * COLS);
 constexpr int BUFFER_BYTES = 8 * PLANE_BYTES + 16 * LEAD;
 constexpr int KERNEL_BYTES = 16 * C * C * 2;  // of all taps
-static_assert(IN >= COLS && (IN + 1) / 2 < COLS, "no rows before the image, and a column of zeros");
+static_assert(IN >= 16 && (IN + 1) / 2 < COLS, "rows for two warpgroups, and a column of zeros");
 
 }  // namespace
 

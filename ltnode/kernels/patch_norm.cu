@@ -8,6 +8,7 @@
 // nothing of the positions but three sums: of the first times the neighbourhood, of the products of a neighbourhood with itself
 // (their matrix), and of the neighbourhoods. One sweep over the gradient of the output, which stays in bfloat16, makes them all.
 
+#include "relu_mask.cuh"
 #include "patch_tile.cuh"
 
 // out (N, POSITIONS, OUT) in bfloat16; means and rstds (N, GROUPS) for the backward pass. images (N, CHANNELS, HEIGHT, WIDTH),
@@ -113,16 +114,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int stage = 0; stage < STAGES; stage++) load_pieces(d[stage], first, c.share + stage * SHARES, c);
     Layer layer = load_layer(weight, bias, c);
-    // y > 0 where x' + shift / slope has the sign of the slope. The products give that number, turned so that its sign bit alone
-    // says it: negative where y > 0, and no negative zero. A slope of zero leaves the sign of the shift.
     float start[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int group = c.sample * GROUPS + c.channel / 2 + i / 2;
-        float level = shift[c.channel + i], slope = rstds[group] * scale[c.channel + i];
-        float from = layer.bias[i] - means[group] + level / slope;
-        start[i] = slope > 0.0f ? 0.0f - from : 0.0f + from;
-        if (slope == 0.0f) start[i] = level > 0.0f ? -1e38f : 1e38f;
+        start[i] = turned_start(layer.bias[i], means[group], rstds[group], scale[c.channel + i], shift[c.channel + i]);
     }
     turn_rows(layer, scale, c);
     write_patches(shared, images);

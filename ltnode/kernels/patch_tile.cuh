@@ -186,7 +186,7 @@ DEVICE uint4 open_ones(const Pieces& d, const Values& x, int m) {
     for (int i = 0; i < 4; i++) {
         const float* two = &x[i / 2][m][2 * (i % 2)];
         u32 pair = bytes(d[i / 2][0].pair[m], d[i / 2][1].pair[m], i % 2 ? 0x7632u : 0x5410u);
-        word[i] = pair & bytes(__float_as_uint(two[0]), __float_as_uint(two[1]), 0xffbbu);
+        word[i] = where_negative(pair, two);
     }
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
@@ -200,7 +200,7 @@ DEVICE float2& pair_at(float* rows, int row, int k, const Cell& c) {
 DEVICE void turn_rows(Layer& layer, const float* scale, const Cell& c) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        u32 mask = scale[c.channel + i] > 0.0f ? 0x80008000u : 0u;
+        u32 mask = turned_signs(scale[c.channel + i]);
 #pragma unroll
         for (int n = 0; n < 2 * KS; n++) layer.weight[i / 2][n / 2][2 * (n % 2) + i % 2] ^= mask;
     }

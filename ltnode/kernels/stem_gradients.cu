@@ -5,8 +5,8 @@
 // gradients need of the positions are two products with the neighbourhoods, which have a one behind their values: of the gradient
 // where ReLU was open, and of themselves. With the one they hold the sums, too.
 // A warpgroup makes the gradients of some rows of one parity (halving_tile.cuh) in its registers, the values before the norm of
-// the same positions beside them, and has the left factor of the first product: a result of products is arranged like a left factor.
-// The right one, the neighbourhoods, is in shared memory, where the values before the norm have it too.
+// the same positions beside them, and has the left factor of the first product: a result of products is arranged like one. The
+// right factor, the neighbourhoods, is in shared memory, where the values before the norm have it too.
 //
 // Defined by the host: IN (height = width after the first convolution, 16 to 30), CHANNELS of the images, SIZE of the kernel.
 
@@ -20,14 +20,15 @@ constexpr int ROWS = 8;  // of a warpgroup
 }  // namespace
 
 #include "halving_tile.cuh"
+#include "relu_mask.cuh"
 
 namespace {
 
-constexpr int SIDE = IN + SIZE - 1;               // of the images
-constexpr int K = CHANNELS * SIZE * SIZE;         // values of a neighbourhood
-constexpr int KS = K / 16 + 1;                    // of 16 values, with room for the one
+constexpr int SIDE = IN + SIZE - 1;        // of the images
+constexpr int K = CHANNELS * SIZE * SIZE;  // values of a neighbourhood
+constexpr int KS = K / 16 + 1;             // of 16 values, with room for the one
 constexpr int ROW = 16 * KS;
-constexpr int POSITIONS = ROWS * COLS;            // of a warpgroup, one for each thread
+constexpr int POSITIONS = ROWS * COLS;     // of a warpgroup, one for each thread
 constexpr int PATCH_CHUNK_BYTES = 16 * POSITIONS;
 constexpr int BEYOND = KERNEL_BYTES + BUFFERS * BUFFER_BYTES;  // a row that is read for positions beyond the image
 constexpr int LAYER_AT = BEYOND + 16 * COLS;
@@ -44,7 +45,7 @@ DEVICE void pack_layer(char* shared, const float* weight, const float* scale) {
         const Origin from = origin(word);
         const float* row = weight + from.row * K + from.k;
         u32 pair = bf16_pair(from.k < K ? row[0] : 0.0f, from.k + 1 < K ? row[1] : 0.0f);
-        reinterpret_cast<u32*>(shared + LAYER_AT)[word] = pair ^ (scale[from.row] > 0.0f ? 0x80008000u : 0u);
+        reinterpret_cast<u32*>(shared + LAYER_AT)[word] = pair ^ turned_signs(scale[from.row]);
     }
 }
 
@@ -78,19 +79,6 @@ DEVICE void write_patch(char* patches, const u16* image, int first_row, int py, 
     for (int piece = 0; piece < 2 * KS; piece++)
         *reinterpret_cast<uint4*>(patches + 16 * number + piece * PATCH_CHUNK_BYTES) =
             make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
-}
-
-// Where the sign of a value says whether ReLU is open: y > 0 where x' + shift / slope has the sign of the slope, for x' = x -
-// mean and slope = rstd scale. Negative there, and no negative zero; a slope of zero leaves the sign of the shift.
-DEVICE float turned_start(float bias, float mean, float rstd, float scale, float shift) {
-    const float slope = rstd * scale, from = bias - mean + shift / slope;
-    if (slope == 0.0f) return shift > 0.0f ? -1e38f : 1e38f;
-    return slope > 0.0f ? 0.0f - from : 0.0f + from;
-}
-
-// Two gradients of one channel, the positions side by side, where the values are negative.
-DEVICE u32 open_pair(const float* d, const float* x) {
-    return bf16_pair(d[0], d[1]) & bytes(__float_as_uint(x[0]), __float_as_uint(x[1]), 0xffbbu);
 }
 
 // A warpgroup's sums, (rows, ROW): the thread's first row, how far the second is, and whether it has one that counts.
@@ -260,8 +248,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int r = 0; r < ROWS; r++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    open[r][i] = open_pair(&d[2 * r + i / 2][2 * (i % 2)], &x[2 * r + i / 2][2 * (i % 2)]);
+                for (int i = 0; i < 4; i++) {  // two positions of one channel
+                    const float *two = &d[2 * r + i / 2][2 * (i % 2)], *before = &x[2 * r + i / 2][2 * (i % 2)];
+                    open[r][i] = where_negative(bf16_pair(two[0], two[1]), before);
+                }
             begin_products();
 #pragma unroll
             for (int r = 0; r < ROWS; r++) start_product_across(sums, open[r], moved(across, 16 * 16 * r));

@@ -72,7 +72,7 @@ __device__ __forceinline__ void start_load(void* to, const void* from, int bytes
                  : "memory");
 }
 
-// Waits until a gate has opened for the time ``number`` counts from 0.
+// Waits until a gate has opened so often: the first time is number 0.
 __device__ __forceinline__ void wait_for(Gate* gate, int number) {
     unsigned int address = (unsigned int)__cvta_generic_to_shared(gate);
     asm volatile("{.reg .pred open; again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1; @!open bra again;}" ::"r"(
@@ -114,14 +114,22 @@ __device__ __forceinline__ void wait_for(Gate* gate, int number) {
 #define SUMS_14 SUMS_13, SUMS(13)
 #define SUMS_15 SUMS_14, SUMS(14)
 #define SUMS_16 SUMS_15, SUMS(15)
-#define PRODUCT(n, columns, a0, a1, b0, b1)                                                                       \
-    __device__ __forceinline__ void start_product(float (&d)[n][4], Matrix a, Matrix b) {                         \
+#define PRODUCT(name, n, columns, a0, a1, b0, b1, across)                                                         \
+    __device__ __forceinline__ void name(float (&d)[n][4], Matrix a, Matrix b) {                                  \
         asm volatile("{.reg .pred add; .reg .b64 a, b; setp.eq.u32 add, 0, 0; "                                   \
                      "mov.b64 a, {%" #a0 ", %" #a1 "}; mov.b64 b, {%" #b0 ", %" #b1 "}; "                         \
                      "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n                  \
-                     "}, a, b, add, 1, 1, 0, 0;}"                                                                 \
+                     "}, a, b, add, 1, 1, " #across ", " #across ";}"                                             \
                      : SUMS_##n                                                                                   \
                      : "r"(a.first), "r"(a.second), "r"(b.first), "r"(b.second));                                 \
+    }
+#define PRODUCT_HELD(n, columns, a0, a1, a2, a3, b0, b1)                                                          \
+    __device__ __forceinline__ void start_product_across(float (&d)[n][4], const unsigned int (&a)[4], Matrix b) { \
+        asm volatile("{.reg .pred add; .reg .b64 b; setp.eq.u32 add, 0, 0; mov.b64 b, {%" #b0 ", %" #b1 "}; "     \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n                  \
+                     "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, b, add, 1, 1, 1;}"                             \
+                     : SUMS_##n                                                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.first), "r"(b.second));                  \
     }
 #define PRODUCTS_DONE(n)                                                                                          \
     __device__ __forceinline__ void products_done(float (&d)[n][4]) {                                             \
@@ -131,46 +139,21 @@ __device__ __forceinline__ void wait_for(Gate* gate, int number) {
         asm volatile("wgmma.wait_group.sync.aligned 1;" : SUMS_##n::"memory");                                    \
     }
 // d[row of 8 columns] += a b for a 64x16 (rows) and b 16x8n (columns) in bfloat16; a thread's part of d as in `mma`.
-PRODUCT(1, 8, 4, 5, 6, 7)
-PRODUCT(2, 16, 8, 9, 10, 11)
-PRODUCT(3, 24, 12, 13, 14, 15)
-PRODUCT(4, 32, 16, 17, 18, 19)
-PRODUCT(5, 40, 20, 21, 22, 23)
-PRODUCT(6, 48, 24, 25, 26, 27)
-PRODUCT(7, 56, 28, 29, 30, 31)
-PRODUCT(8, 64, 32, 33, 34, 35)
-PRODUCT(16, 128, 64, 65, 66, 67)
-// The same with a in registers, as in `mma`, and b across; a must stay until the products are in d.
-#define PRODUCT_ACROSS(n, columns, a0, a1, a2, a3, b0, b1)                                                        \
-    __device__ __forceinline__ void start_product_across(float (&d)[n][4], const unsigned int (&a)[4], Matrix b) { \
-        asm volatile("{.reg .pred add; .reg .b64 b; setp.eq.u32 add, 0, 0; mov.b64 b, {%" #b0 ", %" #b1 "}; "     \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n                  \
-                     "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, b, add, 1, 1, 1;}"                             \
-                     : SUMS_##n                                                                                   \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.first), "r"(b.second));                  \
-    }
-PRODUCT_ACROSS(2, 16, 8, 9, 10, 11, 12, 13)
-PRODUCT_ACROSS(4, 32, 16, 17, 18, 19, 20, 21)
-PRODUCT_ACROSS(8, 64, 32, 33, 34, 35, 36, 37)
-// Says that these registers are still read until here.
-template <int N>
-__device__ __forceinline__ void still_read(unsigned int (&a)[N][4]) {
-#pragma unroll
-    for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4]));
-}
-
-// The same with both across in shared memory.
-#define PRODUCT_BOTH_ACROSS(n, columns, a0, a1, b0, b1)                                                           \
-    __device__ __forceinline__ void start_product_across(float (&d)[n][4], Matrix a, Matrix b) {                  \
-        asm volatile("{.reg .pred add; .reg .b64 a, b; setp.eq.u32 add, 0, 0; "                                   \
-                     "mov.b64 a, {%" #a0 ", %" #a1 "}; mov.b64 b, {%" #b0 ", %" #b1 "}; "                         \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" ROWS_##n                  \
-                     "}, a, b, add, 1, 1, 1, 1;}"                                                                 \
-                     : SUMS_##n                                                                                   \
-                     : "r"(a.first), "r"(a.second), "r"(b.first), "r"(b.second));                                 \
-    }
-PRODUCT_BOTH_ACROSS(2, 16, 8, 9, 10, 11)
-PRODUCT_BOTH_ACROSS(4, 32, 16, 17, 18, 19)
+PRODUCT(start_product, 1, 8, 4, 5, 6, 7, 0)
+PRODUCT(start_product, 2, 16, 8, 9, 10, 11, 0)
+PRODUCT(start_product, 3, 24, 12, 13, 14, 15, 0)
+PRODUCT(start_product, 4, 32, 16, 17, 18, 19, 0)
+PRODUCT(start_product, 5, 40, 20, 21, 22, 23, 0)
+PRODUCT(start_product, 6, 48, 24, 25, 26, 27, 0)
+PRODUCT(start_product, 7, 56, 28, 29, 30, 31, 0)
+PRODUCT(start_product, 16, 128, 64, 65, 66, 67, 0)
+// The same with both across.
+PRODUCT(start_product_across, 2, 16, 8, 9, 10, 11, 1)
+PRODUCT(start_product_across, 4, 32, 16, 17, 18, 19, 1)
+// The same with b across and a in registers, as in `mma`: they must stay until the products are in d.
+PRODUCT_HELD(2, 16, 8, 9, 10, 11, 12, 13)
+PRODUCT_HELD(4, 32, 16, 17, 18, 19, 20, 21)
+PRODUCT_HELD(8, 64, 32, 33, 34, 35, 36, 37)
 // All products are in d; or all but those of the last group that was committed.
 PRODUCTS_DONE(1)
 PRODUCTS_DONE(2)
@@ -181,6 +164,13 @@ PRODUCTS_DONE(6)
 PRODUCTS_DONE(7)
 PRODUCTS_DONE(8)
 PRODUCTS_DONE(16)
+
+// Says that products may have read these registers until here.
+template <int N>
+__device__ __forceinline__ void still_read(unsigned int (&a)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4]));
+}
 
 #endif
 
