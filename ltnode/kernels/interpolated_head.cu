@@ -1,288 +1,426 @@
 // Interpolation, GroupNorm, ReLU and mean over positions at the end-times, as in interpolated_head_triton.py, for two channels a
-// group. A block has 8 channels of one sample, 32 bytes of every position, and a warp of it some of the end-times: lane % 4 is a
-// pair of channels (one group), lane / 4 a position of 8, and a thread goes over ROWS of these. It holds both channels' states at
-// ENDS end-times, so that every stage is read once for them all, and a group's sums never leave the warp.
+// group. A block has 16 channels, 64 bytes of every position, of one sample after the other, and a warp of it every WARPS-th position.
 //
-// Defined by the host: ENDS (end-times of a warp at a time), WARPS (1 or 2), POSITIONS, CHANNELS.
+// The start is one more stage, whose weights are ones. For eight stages, products of a warp make of one position's numbers
+// (16 channels x 8 stages) and the weights (8 stages x 8 end-times) the states (16 x 8): thread 4 g + q of a warp has both channels
+// of group g at end-times 2 q and 2 q + 1, and all its warp's positions of them, so that sums need no other lane. Ten end-times are
+// eight and two last ones: for these, four positions share a product's eight columns, and the thread has position q of four, both
+// channels, both end-times. The gradients of the stages are products of the same kind, whose left factor is already where the
+// first products and what follows have left it.
+//
+// Defined by the host: EVALUATIONS (stages), LAST (0 or 2 end-times beside the eight), MANY (1 where that is not all of them, else 0),
+// POSITIONS, CHANNELS.
 
 namespace {
 
-constexpr int PAIRS = 4;
-constexpr int THREADS = 32 * WARPS;
-constexpr int AT_ONCE = 8;  // positions
-constexpr int ROWS = (POSITIONS + AT_ONCE - 1) / AT_ONCE;
-constexpr int BLOCKS = CHANNELS / (2 * PAIRS);  // of a sample
-constexpr int COUNT = 2 * POSITIONS;            // numbers of a group
-constexpr int CHUNK = WARPS * ENDS;             // end-times of a block at a time
-constexpr int PADDED = (ENDS + 3) / 4 * 4;      // a warp's weights of a stage in shared memory
-constexpr int WEIGHTS = WARPS * PADDED;         // all of them
-constexpr int EXCHANGED = 8;                    // stages whose halves the warps exchange at a time
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int GROUPS = 8;                             // of a block
+constexpr int PIECES = CHANNELS / (2 * GROUPS);       // of a sample, and blocks that share one
+constexpr int STAGES = 8;                             // of a product
+constexpr int ROUNDS = EVALUATIONS / STAGES + 1;      // of products, until the start has had its turn
+constexpr int CHUNK = 8 + LAST;                       // end-times at a time
+constexpr int OWN = (POSITIONS + WARPS - 1) / WARPS;  // positions of a warp
+constexpr int FOURS = (OWN + 3) / 4;
+constexpr int COUNT = 2 * POSITIONS;  // numbers of a group
 
-struct Cell {
-    int warp, pair, position, channel, sample;
-    size_t offset;  // in a (B, P, C) array; a row further is AT_ONCE * CHANNELS further
+// Bytes of shared memory: of a position and of a stage, at which four stages are in different banks; of all stages of a product; of
+// the weights, and of what is kept of the end-times on the way back, both twice; then come the warps' sums.
+constexpr int POSITION = 8 * GROUPS, STAGE = POSITIONS * POSITION + 32, FACTORS = STAGES * STAGE;
+constexpr int WEIGHTS = 4 * ROUNDS * STAGES * CHUNK, KEPT = 16 * CHUNK * GROUPS;
+
+// A sample at CHUNK end-times from the first on: what a block does at a time.
+struct Turn {
+    int sample, first;
+    DEVICE Turn next(int ends) const {
+        return MANY && first + CHUNK < ends ? Turn{sample, first + CHUNK} : Turn{sample + int(gridDim.x) / PIECES, 0};
+    }
 };
 
-DEVICE Cell cell() {
-    Cell c;
-    int lane = threadIdx.x % 32;
-    c.warp = threadIdx.x / 32;
-    c.pair = lane % PAIRS;
-    c.position = lane / PAIRS;
-    c.sample = blockIdx.x / BLOCKS;
-    c.channel = (blockIdx.x % BLOCKS) * 2 * PAIRS + 2 * c.pair;
-    c.offset = (size_t(c.sample) * POSITIONS + c.position) * CHANNELS + c.channel;
-    return c;
+DEVICE Turn first_turn() { return {int(blockIdx.x) / PIECES, 0}; }
+
+DEVICE int piece() { return blockIdx.x % PIECES; }
+
+struct Cell {
+    int warp, group, quarter;
+};
+
+DEVICE Cell cell() { return {same_in_warp(threadIdx.x / 32), int(threadIdx.x) % 32 / 4, int(threadIdx.x) % 4}; }
+
+// Whether the warp has so many positions and one more; known beforehand but for the last.
+DEVICE bool inside(int i, const Cell& c) { return (i + 1) * WARPS <= POSITIONS || i * WARPS + c.warp < POSITIONS; }
+
+// The same for the position of four whose states at the last end-times the thread has.
+DEVICE bool last_inside(int four, const Cell& c) {
+    return (4 * four + 4) * WARPS <= POSITIONS || (4 * four + c.quarter) * WARPS + c.warp < POSITIONS;
 }
 
-// Whether the thread's position in a row exists; known beforehand but for the last row.
-DEVICE bool inside(int r, const Cell& c) { return (r + 1) * AT_ONCE <= POSITIONS || r * AT_ONCE + c.position < POSITIONS; }
+// States, or gradients of them, at the thread's end-times: two of eight, and the last two. Zero where there is no position.
+constexpr int ENDS = LAST ? 4 : 2;
 
-DEVICE float over_positions(float v) {
-    v += shuffle_xor(v, 4);
-    v += shuffle_xor(v, 8);
-    return v + shuffle_xor(v, 16);
+struct States {
+    float first[OWN][4];   // the first channel at both end-times, then the second
+    float last[FOURS][4];  // of the thread's position of four
+    DEVICE float& at(int end, int channel, int i) { return end < 2 ? first[i][2 * channel + end] : last[i][2 * channel + end - 2]; }
+};
+
+// How many positions of an end-time a thread has.
+DEVICE constexpr int positions(int end) { return end < 2 ? OWN : FOURS; }
+
+DEVICE bool inside(int end, int i, const Cell& c) { return end < 2 ? inside(i, c) : last_inside(i, c); }
+
+// Which of the chunk's end-times is the thread's; the last ones are with four threads.
+DEVICE int end_time(int end, const Cell& c) { return end < 2 ? 2 * c.quarter + end : 6 + end; }
+
+// Products of tf32 numbers see 11 bits of a factor. With the products of what they do not see of one and see of the other, 21.
+struct Factor {
+    float whole, rest;
+};
+
+DEVICE Factor factor(float x) { return {x, x - __uint_as_float(__float_as_uint(x) & 0xffffe000u)}; }
+
+struct Left {
+    float whole[4], rest[4];
+};
+
+DEVICE Left left(float a, float b, float c, float d) {
+    const Factor p = factor(a), q = factor(b), r = factor(c), s = factor(d);
+    return {{p.whole, q.whole, r.whole, s.whole}, {p.rest, q.rest, r.rest, s.rest}};
 }
 
-// Weights (evaluations, row) of CHUNK end-times from the first on, zero beyond the last, and a row of ones for the start.
-DEVICE void load_weights(float* to, const float* from, int first, int ends, int evaluations, int row) {
-    for (int i = threadIdx.x; i < (evaluations + 1) * WEIGHTS; i += THREADS) {
-        int j = i / WEIGHTS, e = i % PADDED, end = first + i % WEIGHTS / PADDED * ENDS + e;
-        to[i] = j == evaluations ? 1.0f : e < ENDS && end < ends ? from[j * row + end] : 0.0f;
+struct Right {
+    Factor low, high;
+    DEVICE Right only_if(bool condition) const { return condition ? *this : Right{{0.0f, 0.0f}, {0.0f, 0.0f}}; }
+};
+
+DEVICE Right right(float low, float high) { return {factor(low), factor(high)}; }
+
+DEVICE void add_product(float (&to)[4], const Left& a, const Right& b) {
+    mma_tf32(to, a.rest, b.low.whole, b.high.whole);
+    mma_tf32(to, a.whole, b.low.rest, b.high.rest);
+    mma_tf32(to, a.whole, b.low.whole, b.high.whole);
+}
+
+// A stage of a (J, B, P, C) array; the start for what comes after them.
+template <typename Number>
+DEVICE Number* stage_at(Number* stages, Number* start, int stage, int batch) {
+    return stage < EVALUATIONS ? stages + size_t(stage) * batch * POSITIONS * CHANNELS : start;
+}
+
+struct Given {
+    const float *stages, *start, *weights;  // weights (evaluations, row), stride apart per sample
+    int ends, batch, row, stride;
+    // In (B, P, C), of the block's channels at the warp's first position.
+    DEVICE size_t offset(const Turn& turn, const Cell& c) const {
+        return (size_t(turn.sample) * POSITIONS + c.warp) * CHANNELS + piece() * 2 * GROUPS;
     }
+    // In (S, B, C / 2), of the block's groups at one of the end-times.
+    DEVICE size_t groups(const Turn& turn, int end) const {
+        return (size_t(turn.first + end) * batch + turn.sample) * (CHANNELS / 2) + piece() * GROUPS;
+    }
+};
+
+// A warp's positions of the stages of a product on their way to shared memory.
+DEVICE void start_stages(char* to, const Given& given, const Turn& turn, int stage, const Cell& c) {
+    const int own = threadIdx.x % 32 / 4, part = threadIdx.x % 4;
+    const float* from = stage_at(given.stages, given.start, stage + own, given.batch) + given.offset(turn, c) + 4 * part;
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        if (inside(i, c))
+            start_copy(to + own * STAGE + (i * WARPS + c.warp) * POSITION + 16 * part, from + i * WARPS * CHANNELS);
+}
+
+DEVICE void start_weights(float* to, const Given& given, const Turn& turn) {
+    const float* from = given.weights + size_t(turn.sample) * given.stride + turn.first;
+    for (int i = threadIdx.x; i < EVALUATIONS * CHUNK; i += THREADS) {
+        const int stage = i / CHUNK, end = i % CHUNK;
+        if (turn.first + end < given.ends)
+            start_word_copy(to + i, from + stage * given.row + end);
+        else
+            to[i] = 0.0f;
+    }
+}
+
+// What never changes of the weights: ones for the start, zeros for what comes after it.
+DEVICE void set_weights(float* weights) {
+    for (int i = EVALUATIONS * CHUNK + threadIdx.x; i < ROUNDS * STAGES * CHUNK; i += THREADS)
+        weights[i] = i / CHUNK == EVALUATIONS ? 1.0f : 0.0f;
+}
+
+// The states, from the first stages in shared memory; afterwards it is free.
+DEVICE void interpolate(States& x, char* factors, const float* weights, const Given& given, const Turn& turn, const Cell& c) {
+#pragma unroll
+    for (int e = 0; e < ENDS; e++)
+#pragma unroll
+        for (int i = 0; i < positions(e); i++) x.at(e, 0, i) = x.at(e, 1, i) = 0.0f;
+#pragma unroll 1
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round > 0) {
+            start_stages(factors, given, turn, round * STAGES, c);
+            copies_done();
+            warp_barrier();
+        }
+        const float *low = weights + (round * STAGES + c.quarter) * CHUNK, *high = low + 4 * CHUNK;
+        const Right first = right(low[c.group], high[c.group]);
+        const int end = LAST ? 8 + c.group % 2 : 0;
+        const Right last = right(low[end], high[end]);
+#pragma unroll
+        for (int i = 0; i < OWN; i++) {
+            const char* at = factors + c.quarter * STAGE + (i * WARPS + c.warp) * POSITION + 8 * c.group;
+            float2 k = make_float2(0.0f, 0.0f), l = make_float2(0.0f, 0.0f);
+            if (inside(i, c)) {
+                k = *reinterpret_cast<const float2*>(at);
+                l = *reinterpret_cast<const float2*>(at + 4 * STAGE);
+            }
+            const Left a = left(k.x, k.y, l.x, l.y);
+            add_product(x.first[i], a, first);
+            if (LAST) add_product(x.last[i / 4], a, last.only_if(c.group / 2 == i % 4));  // its two columns of eight
+        }
+        warp_barrier();
+    }
+}
+
+DEVICE float over_quarters(float v) {
+    v += shuffle_xor(v, 1);
+    return v + shuffle_xor(v, 2);
+}
+
+// Of a sum over a thread's positions, that over the warp's: of the last end-times four threads have some.
+DEVICE float over_warp(int end, float v) { return end < 2 ? v : over_quarters(v); }
+
+// The sums of what the warps have in the same lane, N times four numbers.
+template <int N>
+DEVICE void over_warps(float4* shared, float (&sums)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) shared[n * THREADS + threadIdx.x] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
     block_barrier();
-}
-
-DEVICE void stage_weights(float (&w)[PADDED], const float* weights, int stage, const Cell& c) {
 #pragma unroll
-    for (int e = 0; e < PADDED; e += 4) {
-        float4 q = *reinterpret_cast<const float4*>(weights + stage * WEIGHTS + c.warp * PADDED + e);
-        w[e] = q.x;
-        w[e + 1] = q.y;
-        w[e + 2] = q.z;
-        w[e + 3] = q.w;
-    }
-}
-
-DEVICE float2 load(const float* from, int r, const Cell& c) {
-    return inside(r, c) ? *reinterpret_cast<const float2*>(from + r * AT_ONCE * CHANNELS) : make_float2(0.0f, 0.0f);
-}
-
-typedef float2 States[ROWS][ENDS];  // zero where there is no position
-
-// x = the start, or x, plus the weighted stage.
-template <bool FIRST>
-DEVICE void add_stage(States& x, const float2 (&start)[ROWS], const float* stages, const float* weights, int j, size_t every,
-                      const Cell& c) {
-    float2 k[ROWS];
+    for (int n = 0; n < N; n++) {
+        float4 sum = shared[n * THREADS + threadIdx.x % 32];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) k[r] = load(stages + j * every + c.offset, r, c);
-    float w[PADDED];
-    stage_weights(w, weights, j, c);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
-            x[r][e].x = (FIRST ? start[r].x : x[r][e].x) + w[e] * k[r].x;
-            x[r][e].y = (FIRST ? start[r].y : x[r][e].y) + w[e] * k[r].y;
+        for (int w = 1; w < WARPS; w++) {
+            const float4 other = shared[n * THREADS + 32 * w + threadIdx.x % 32];
+            sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
         }
-}
-
-DEVICE void load_start(float2 (&to)[ROWS], const float* start, const Cell& c) {
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) to[r] = load(start + c.offset, r, c);
-}
-
-// The states from the start and at least one stage; so many of them are on their way at a time.
-template <int STAGES>
-DEVICE void interpolate(States& x, const float2 (&start)[ROWS], const float* stages, const float* weights, int evaluations,
-                        size_t every, const Cell& c) {
-    add_stage<true>(x, start, stages, weights, 0, every, c);
-#pragma unroll STAGES
-    for (int j = 1; j < evaluations; j++) add_stage<false>(x, start, stages, weights, j, every, c);
-}
-
-// A stage's gradient from one warp's end-times.
-DEVICE void stage_gradient(float2 (&d)[ROWS], const States& dx, const float* weights, int stage, const Cell& c) {
-    float w[PADDED];
-    stage_weights(w, weights, stage, c);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        d[r] = make_float2(0.0f, 0.0f);
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
-            d[r].x += w[e] * dx[r][e].x;
-            d[r].y += w[e] * dx[r][e].y;
-        }
+        sums[n][0] = sum.x;
+        sums[n][1] = sum.y;
+        sums[n][2] = sum.z;
+        sums[n][3] = sum.w;
     }
 }
 
 }  // namespace
 
-// pooled (S, B, C); means and rstds (S, B, C / 2) for the backward pass. weights (evaluations, row), stride apart per sample.
-extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS)
+// pooled (S, B, C); means and rstds (S, B, C / 2) for the backward pass.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     head_forward(const float* stages, const float* start, const float* weights, const float* scale, const float* shift, int ends,
-                 int evaluations, int batch, int row, int stride, float eps, float* pooled, float* means, float* rstds) {
+                 int batch, int row, int stride, float eps, float* pooled, float* means, float* rstds) {
     SHARED_MEMORY(memory);
-    float* chosen = reinterpret_cast<float*>(memory);
+    float* chosen = reinterpret_cast<float*>(memory + FACTORS);
+    float4* shared = reinterpret_cast<float4*>(memory + FACTORS + 2 * WEIGHTS);
     const Cell c = cell();
-    const size_t every = size_t(batch) * POSITIONS * CHANNELS;
-    const float2 g = *reinterpret_cast<const float2*>(scale + c.channel), b = *reinterpret_cast<const float2*>(shift + c.channel);
-    for (int first = 0; first < ends; first += CHUNK) {
+    const Given given = {stages, start, weights, ends, batch, row, stride};
+    const int channel = piece() * 2 * GROUPS + 2 * c.group;
+    const float2 g = *reinterpret_cast<const float2*>(scale + channel), b = *reinterpret_cast<const float2*>(shift + channel);
+    const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go: nowhere else, if they are the same
+    Turn turn = first_turn();
+    start_stages(memory, given, turn, 0, c);
+    start_weights(chosen, given, turn);
+    set_weights(chosen);
+    set_weights(chosen + WEIGHTS / 4);
+    for (int odd = 0; turn.sample < batch; odd ^= 1) {
+        const Turn next = turn.next(ends);
+        copies_done();
+        block_barrier();
         States x;
-        float2 begin[ROWS];
-        load_start(begin, start, c);  // it comes while the weights do
-        load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
-        interpolate<2>(x, begin, stages, chosen, evaluations, every, c);
-        // The lanes of position e write what end-time e of the warp gives.
-        float own_mean = 0.0f, own_rstd = 0.0f;
-        float2 own_sum = make_float2(0.0f, 0.0f);
+        interpolate(x, memory, chosen + odd * other, given, turn, c);
+        if (next.sample < batch) {
+            start_stages(memory, given, next, 0, c);
+            if (other > 0) start_weights(chosen + (1 - odd) * other, given, next);
+        }
+        float mean[1][4] = {}, rstd[1][4] = {}, sums[2][4] = {};  // the last of both channels
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
-            float total = 0.0f, squares = 0.0f;
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) total += x[r][e].x + x[r][e].y;
-            float mean = over_positions(total) * (1.0f / COUNT);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                x[r][e].x -= mean;
-                x[r][e].y -= mean;
-                squares += inside(r, c) ? x[r][e].x * x[r][e].x + x[r][e].y * x[r][e].y : 0.0f;
-            }
-            float rstd = rsqrtf(over_positions(squares) * (1.0f / COUNT) + eps);
-            float2 sum = make_float2(0.0f, 0.0f), slope = make_float2(rstd * g.x, rstd * g.y);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                float px = fmaxf(x[r][e].x * slope.x + b.x, 0.0f);
-                float py = fmaxf(x[r][e].y * slope.y + b.y, 0.0f);
-                sum.x += inside(r, c) ? px : 0.0f;
-                sum.y += inside(r, c) ? py : 0.0f;
-            }
-            sum = make_float2(over_positions(sum.x), over_positions(sum.y));
-            if (c.position == e) {
-                own_mean = mean;
-                own_rstd = rstd;
-                own_sum = sum;
-            }
+            for (int i = 0; i < positions(e); i++) mean[0][e] += x.at(e, 0, i) + x.at(e, 1, i);
+            mean[0][e] = over_warp(e, mean[0][e]);
         }
-        const int end = first + c.warp * ENDS + c.position;
-        if (c.position < ENDS && end < ends) {
-            size_t at = size_t(end) * batch + c.sample;
-            *reinterpret_cast<float2*>(pooled + at * CHANNELS + c.channel) =
-                make_float2(own_sum.x * (1.0f / POSITIONS), own_sum.y * (1.0f / POSITIONS));
-            means[at * (CHANNELS / 2) + c.channel / 2] = own_mean;
-            rstds[at * (CHANNELS / 2) + c.channel / 2] = own_rstd;
+        over_warps(shared, mean);
+#pragma unroll
+        for (int e = 0; e < ENDS; e++) {
+            mean[0][e] *= 1.0f / COUNT;
+#pragma unroll
+            for (int i = 0; i < positions(e); i++) {
+                float &dx = x.at(e, 0, i), &dy = x.at(e, 1, i);
+                dx -= mean[0][e];
+                dy -= mean[0][e];
+                rstd[0][e] += inside(e, i, c) ? dx * dx + dy * dy : 0.0f;
+            }
+            rstd[0][e] = over_warp(e, rstd[0][e]);
         }
-        block_barrier();
+        over_warps(shared + THREADS, rstd);
+#pragma unroll
+        for (int e = 0; e < ENDS; e++) {
+            rstd[0][e] = rsqrtf(rstd[0][e] * (1.0f / COUNT) + eps);
+            const float2 slope = make_float2(rstd[0][e] * g.x, rstd[0][e] * g.y);
+#pragma unroll
+            for (int i = 0; i < positions(e); i++) {
+                const float open_x = fmaxf(x.at(e, 0, i) * slope.x + b.x, 0.0f), open_y = fmaxf(x.at(e, 1, i) * slope.y + b.y, 0.0f);
+                sums[0][e] += inside(e, i, c) ? open_x : 0.0f;
+                sums[1][e] += inside(e, i, c) ? open_y : 0.0f;
+            }
+            sums[0][e] = over_warp(e, sums[0][e]);
+            sums[1][e] = over_warp(e, sums[1][e]);
+        }
+        over_warps(shared + 2 * THREADS, sums);
+#pragma unroll
+        for (int e = 0; e < ENDS; e++) {
+            const int end = end_time(e, c);
+            if (turn.first + end >= ends || c.warp != e || (e >= 2 && c.quarter != 0)) continue;
+            const size_t at = given.groups(turn, end) + c.group;
+            *reinterpret_cast<float2*>(pooled + 2 * at) =
+                make_float2(sums[0][e] * (1.0f / POSITIONS), sums[1][e] * (1.0f / POSITIONS));
+            means[at] = mean[0][e];
+            rstds[at] = rstd[0][e];
+        }
+        turn = next;
     }
 }
 
-// d_stages and d_start like stages and start; d_affine (B, 2, C): of scale and shift, per sample.
-extern "C" __global__ void __launch_bounds__(THREADS, 14 / WARPS)
+// d_stages and d_start like stages and start; d_affine (blocks that share a sample's channels, 2, C): of scale and shift.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     head_backward(const float* stages, const float* start, const float* weights, const float* scale, const float* shift,
-                  const float* means, const float* rstds, const float* d_pooled, int ends, int evaluations, int batch, int row,
-                  int stride, float* d_stages, float* d_start, float* d_affine) {
+                  const float* means, const float* rstds, const float* d_pooled, int ends, int batch, int row, int stride,
+                  float* d_stages, float* d_start, float* d_affine) {
     SHARED_MEMORY(memory);
-    float4* kept = reinterpret_cast<float4*>(memory);  // (CHUNK, PAIRS): mean, 1 / std, gradients of the pair; zero beyond
-    float2* halves = reinterpret_cast<float2*>(kept + CHUNK * PAIRS);  // (EXCHANGED, ROWS, 32) with two warps, else nothing
-    float* chosen = reinterpret_cast<float*>(halves + (WARPS - 1) * EXCHANGED * ROWS * 32);
+    float* chosen = reinterpret_cast<float*>(memory + FACTORS);
+    float4* kept = reinterpret_cast<float4*>(memory + FACTORS + 2 * WEIGHTS);  // (CHUNK, GROUPS): mean, 1 / std, both gradients
+    float4* affine = kept + 2 * KEPT / 16;                                     // (GROUPS): both scales, both shifts
+    float4* shared = affine + GROUPS;
     const Cell c = cell();
-    const int lane = threadIdx.x % 32;
-    const size_t every = size_t(batch) * POSITIONS * CHANNELS;
-    const float2 g = *reinterpret_cast<const float2*>(scale + c.channel), b = *reinterpret_cast<const float2*>(shift + c.channel);
-    float2 d_scale = make_float2(0.0f, 0.0f), d_shift = make_float2(0.0f, 0.0f);
-    for (int first = 0; first < ends; first += CHUNK) {
-        States x;
-        float2 begin[ROWS];
-        load_start(begin, start, c);  // it comes while the rest does
-        static_assert(CHUNK * PAIRS <= THREADS, "a thread, of the same pair, for each pair of every end-time");
-        const int end = first + threadIdx.x / PAIRS;
-        float4 own = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (threadIdx.x < CHUNK * PAIRS && end < ends) {
-            size_t at = (size_t(end) * batch + c.sample) * (CHANNELS / 2) + c.channel / 2;
-            float2 d = *reinterpret_cast<const float2*>(d_pooled + 2 * at);
-            own = make_float4(means[at], rstds[at], d.x * (1.0f / POSITIONS), d.y * (1.0f / POSITIONS));
+    const Given given = {stages, start, weights, ends, batch, row, stride};
+    const int channel = piece() * 2 * GROUPS + 2 * c.group;
+    const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go: nowhere else, if they are the same
+    auto start_kept = [&](const Turn& turn, int odd) {
+        static_assert(CHUNK * GROUPS <= THREADS, "a thread for every group of every end-time");
+        const int end = threadIdx.x / GROUPS;
+        if (end >= CHUNK) return;
+        float4* to = kept + odd * KEPT / 16 + threadIdx.x;
+        if (turn.first + end < ends) {
+            const size_t at = given.groups(turn, end) + threadIdx.x % GROUPS;
+            start_word_copy(&to->x, means + at);
+            start_word_copy(&to->y, rstds + at);
+            start_half_copy(&to->z, d_pooled + 2 * at);
+        } else {
+            *to = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
-        if (threadIdx.x < CHUNK * PAIRS) kept[threadIdx.x] = own;
-        load_weights(chosen, weights + size_t(c.sample) * stride, first, ends, evaluations, row);
-        interpolate<1>(x, begin, stages, chosen, evaluations, every, c);
+    };
+    Turn turn = first_turn();
+    start_stages(memory, given, turn, 0, c);
+    start_weights(chosen, given, turn);
+    start_kept(turn, 0);
+    set_weights(chosen);
+    set_weights(chosen + WEIGHTS / 4);
+    if (c.warp == 0 && c.quarter == 0)
+        affine[c.group] = make_float4(scale[channel], scale[channel + 1], shift[channel], shift[channel + 1]);
+    float d_own[1][4] = {};  // of both scales, of both shifts, from the warp's positions
+    for (int odd = 0; turn.sample < batch; odd ^= 1) {
+        const float* own_weights = chosen + odd * other;
+        const float4* own_kept = kept + odd * KEPT / 16 + c.group;
+        const Turn next = turn.next(ends);
+        copies_done();
+        block_barrier();
+        States x;
+        interpolate(x, memory, own_weights, given, turn, c);
+        if (next.sample < batch) {
+            start_stages(memory, given, next, 0, c);
+            if (other > 0) start_weights(chosen + (1 - odd) * other, given, next);
+            start_kept(next, 1 - odd);
+        }
+        float4 a = affine[c.group];
+        // Means over the group of the normalised states' gradient, and of its product with them.
+        float means_d[2][4] = {};
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
-            const float4 k = kept[(c.warp * ENDS + e) * PAIRS + c.pair];
+            const float4 k = own_kept[end_time(e, c) * GROUPS];
             // Sums over the open ReLUs of 1 and of the normalised state.
             float2 opened = make_float2(0.0f, 0.0f), normals = make_float2(0.0f, 0.0f);
-            bool open_x[ROWS], open_y[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                x[r][e].x = (x[r][e].x - k.x) * k.y;
-                x[r][e].y = (x[r][e].y - k.x) * k.y;
-                open_x[r] = inside(r, c) && x[r][e].x * g.x + b.x > 0.0f;
-                open_y[r] = inside(r, c) && x[r][e].y * g.y + b.y > 0.0f;
-                opened.x += open_x[r] ? 1.0f : 0.0f;
-                opened.y += open_y[r] ? 1.0f : 0.0f;
-                normals.x += open_x[r] ? x[r][e].x : 0.0f;
-                normals.y += open_y[r] ? x[r][e].y : 0.0f;
+            for (int i = 0; i < positions(e); i++) {
+                float &nx = x.at(e, 0, i), &ny = x.at(e, 1, i);
+                nx = nx * k.y - k.x * k.y;
+                ny = ny * k.y - k.x * k.y;
+                const float open_x = inside(e, i, c) ? positive(nx * a.x + a.z) : 0.0f;
+                const float open_y = inside(e, i, c) ? positive(ny * a.y + a.w) : 0.0f;
+                opened.x += open_x;
+                opened.y += open_y;
+                normals.x += open_x * nx;
+                normals.y += open_y * ny;
             }
-            float2 sum_d = make_float2(over_positions(opened.x) * k.z, over_positions(opened.y) * k.w);
-            float2 sum_dn = make_float2(over_positions(normals.x) * k.z, over_positions(normals.y) * k.w);
-            d_shift.x += sum_d.x;
-            d_shift.y += sum_d.y;
-            d_scale.x += sum_dn.x;
-            d_scale.y += sum_dn.y;
-            float mean_d = k.y * (sum_d.x * g.x + sum_d.y * g.y) * (1.0f / COUNT);
-            float mean_dn = k.y * (sum_dn.x * g.x + sum_dn.y * g.y) * (1.0f / COUNT);
-            float where_x = k.y * k.z * g.x - mean_d, where_y = k.y * k.w * g.y - mean_d;
+            const float2 d_scale = make_float2(normals.x * k.z, normals.y * k.w), d_shift = make_float2(opened.x * k.z, opened.y * k.w);
+            d_own[0][0] += d_scale.x;
+            d_own[0][1] += d_scale.y;
+            d_own[0][2] += d_shift.x;
+            d_own[0][3] += d_shift.y;
+            means_d[0][e] = over_warp(e, d_shift.x * a.x + d_shift.y * a.y);
+            means_d[1][e] = over_warp(e, d_scale.x * a.x + d_scale.y * a.y);
+        }
+        over_warps(shared, means_d);
+        a = affine[c.group];  // read again, so that where ReLU is open is made out again: there are too few registers to keep it
+        float2 slope[4];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                x[r][e].x = (open_x[r] ? where_x : -mean_d) - x[r][e].x * mean_dn;
-                x[r][e].y = (open_y[r] ? where_y : -mean_d) - x[r][e].y * mean_dn;
+        for (int e = 0; e < ENDS; e++) {
+            const float4 k = own_kept[end_time(e, c) * GROUPS];
+            means_d[0][e] *= k.y * (1.0f / COUNT / POSITIONS);
+            means_d[1][e] *= k.y * (1.0f / COUNT / POSITIONS);
+            slope[e] = make_float2(k.y * k.z * a.x * (1.0f / POSITIONS), k.y * k.w * a.y * (1.0f / POSITIONS));
+        }
+        // The states' gradients, in the order that a product needs.
+        auto gradients = [&](const float(&n)[4], int e) {
+            auto gradient = [&](float n, float g, float b, float slope, int e) {
+                return positive(n * g + b) * slope - (means_d[0][e] + n * means_d[1][e]);
+            };
+            return left(gradient(n[0], a.x, a.z, slope[e].x, e), gradient(n[2], a.y, a.w, slope[e].y, e),
+                        gradient(n[1], a.x, a.z, slope[e + 1].x, e + 1),
+                        gradient(n[3], a.y, a.w, slope[e + 1].y, e + 1));
+        };
+        // Gradients of eight stages at one position, on top of what earlier end-times gave.
+        auto add_gradients = [&](int round, int i, const Left& first, const Left& last) {
+            // Of the right factor, row q is end-time 2 q, and row 4 + q end-time 2 q + 1: the order in which the thread has them.
+            const float* w = own_weights + (round * STAGES + c.group) * CHUNK;
+            float d[4] = {};
+            add_product(d, first, right(w[2 * c.quarter], w[2 * c.quarter + 1]));
+            if (LAST) add_product(d, last, right(w[CHUNK - 2], w[CHUNK - 1]).only_if(c.quarter == i % 4));
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const int stage = round * STAGES + 2 * c.quarter + n;
+                if (stage > EVALUATIONS) continue;
+                float* to = stage_at(d_stages, d_start, stage, batch) + given.offset(turn, c) + 2 * c.group;
+                float2* at = reinterpret_cast<float2*>(to + i * WARPS * CHANNELS);
+                const float2 before = MANY && turn.first > 0 ? *at : make_float2(0.0f, 0.0f);
+                *at = make_float2(before.x + d[n], before.y + d[2 + n]);
+            }
+        };
+#pragma unroll
+        for (int f = 0; f < FOURS; f++) {
+            Left last;
+            if (LAST) last = gradients(x.last[f], 2);
+#pragma unroll
+            for (int i = 4 * f; i < 4 * f + 4 && i < OWN; i++) {
+                if (!inside(i, c)) continue;
+                const Left first = gradients(x.first[i], 0);
+#pragma unroll 1
+                for (int round = 0; round < ROUNDS; round++) add_gradients(round, i, first, last);
             }
         }
-        // The start is one more stage, whose weights are ones. A warp stores every other stage and has half of the others' sum.
-        for (int from = 0; from <= evaluations; from += EXCHANGED) {
-            const int until = from + EXCHANGED <= evaluations ? from + EXCHANGED : evaluations + 1;
-            float2 d[ROWS];
-            if (WARPS == 2) {
-                for (int j = from + 1 - c.warp; j < until; j += 2) {
-                    stage_gradient(d, x, chosen, j, c);
-#pragma unroll
-                    for (int r = 0; r < ROWS; r++) halves[((j - from) * ROWS + r) * 32 + lane] = d[r];
-                }
-                block_barrier();
-            }
-            for (int j = from + (WARPS == 2 ? c.warp : 0); j < until; j += WARPS) {
-                stage_gradient(d, x, chosen, j, c);
-                float* to = (j < evaluations ? d_stages + j * every : d_start) + c.offset;
-#pragma unroll
-                for (int r = 0; r < ROWS; r++) {
-                    if (WARPS == 2) {
-                        float2 other = halves[((j - from) * ROWS + r) * 32 + lane];
-                        d[r].x += other.x;
-                        d[r].y += other.y;
-                    }
-                    if (first > 0) {
-                        float2 before = load(to, r, c);
-                        d[r].x += before.x;
-                        d[r].y += before.y;
-                    }
-                    if (inside(r, c)) *reinterpret_cast<float2*>(to + r * AT_ONCE * CHANNELS) = d[r];
-                }
-            }
-            block_barrier();
-        }
+        turn = next;
     }
-    // Every lane of a pair has the sums of its warp's end-times; the warps' come together.
-    float4* parts = kept;
-    if (c.position == 0) parts[c.warp * PAIRS + c.pair] = make_float4(d_scale.x, d_scale.y, d_shift.x, d_shift.y);
-    block_barrier();
-    if (c.warp == 0 && c.position == 0) {
-        float4 sum = parts[c.pair];
-        if (WARPS == 2) {
-            float4 other = parts[PAIRS + c.pair];
-            sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
-        }
-        float* rows = d_affine + size_t(c.sample) * 2 * CHANNELS + c.channel;
-        *reinterpret_cast<float2*>(rows) = make_float2(sum.x, sum.y);
-        *reinterpret_cast<float2*>(rows + CHANNELS) = make_float2(sum.z, sum.w);
+    // The quarters have different end-times, or different positions of the last ones.
+#pragma unroll
+    for (int n = 0; n < 4; n++) d_own[0][n] = over_quarters(d_own[0][n]) * (1.0f / POSITIONS);
+    over_warps(shared + 2 * THREADS, d_own);
+    if (c.warp == 0 && c.quarter == 0) {
+        float* rows = d_affine + size_t(blockIdx.x / PIECES) * 2 * CHANNELS + channel;
+        *reinterpret_cast<float2*>(rows) = make_float2(d_own[0][0], d_own[0][1]);
+        *reinterpret_cast<float2*>(rows + CHANNELS) = make_float2(d_own[0][2], d_own[0][3]);
     }
 }

@@ -30,10 +30,12 @@ _REGISTERS = 128
 """Per thread: sixteen warps on a multiprocessor, and nothing spilled at the sizes of the paper's network."""
 
 
-_CUDA_BLOCK, _CUDA_POSITIONS, _CUDA_ENDS = 8, 64, 10
-"""Channels of a block, most positions, and end-times at a time of interpolated_head.cu."""
-_CUDA_AT_ONCE, _CUDA_EXCHANGED = 8, 8
-"""Positions of a warp at a time, and stages whose halves its two warps exchange at a time."""
+_CUDA_BLOCK, _CUDA_POSITIONS = 16, 64
+"""Channels of a block at a time, and most positions, of interpolated_head.cu."""
+_CUDA_WARPS, _CUDA_BLOCKS = 4, 4
+"""Of a block, and blocks of a multiprocessor."""
+_CUDA_STAGES, _CUDA_ENDS, _CUDA_LAST = 8, 8, 2
+"""Stages and end-times of a product, and the end-times beside these at a time where that saves a turn."""
 
 
 def head_fits(norm: nn.GroupNorm, positions: int) -> bool:
@@ -94,33 +96,30 @@ def _is_padded(weights: Tensor) -> bool:
 
 def _cuda_kernels(stages: Tensor, groups: int, ends: int) -> nvrtc.Kernels | None:
     """interpolated_head.cu for these sizes; None where it cannot serve, and Triton does."""
-    _, _, channels, height, width = stages.shape
+    evaluations, _, channels, height, width = stages.shape
     fits = channels == 2 * groups and channels % _CUDA_BLOCK == 0 and height * width <= _CUDA_POSITIONS
     if not fits or not stages.is_cuda or nvrtc.why_unavailable() is not None:
         return None
-    defines = _cuda_sizes(ends, height * width, channels)
-    return nvrtc.compiled("interpolated_head", defines, stages.device)
+    return nvrtc.compiled("interpolated_head", _cuda_sizes(evaluations, ends, height * width, channels), stages.device)
 
 
-def _cuda_warps(ends: int) -> tuple[int, int]:
-    """Warps of a block, and the end-times that each has at a time."""
-    at_once = min(ends, _CUDA_ENDS)
-    warps = min(at_once, 2)
-    return warps, math.ceil(at_once / warps)
+def _cuda_last(ends: int) -> int:
+    """End-times that a block takes beside the eight of a product: two, where it gets through all of them in fewer turns."""
+    return _CUDA_LAST if math.ceil(ends / (_CUDA_ENDS + _CUDA_LAST)) < math.ceil(ends / _CUDA_ENDS) else 0
 
 
-def _cuda_sizes(ends: int, positions: int, channels: int) -> tuple[tuple[str, int], ...]:
-    warps, own = _cuda_warps(ends)
-    return (("ENDS", own), ("WARPS", warps), ("POSITIONS", positions), ("CHANNELS", channels))
+def _cuda_sizes(evaluations: int, ends: int, positions: int, channels: int) -> tuple[tuple[str, int], ...]:
+    last = _cuda_last(ends)
+    many = int(ends > _CUDA_ENDS + last)
+    return (("EVALUATIONS", evaluations), ("LAST", last), ("MANY", many), ("POSITIONS", positions), ("CHANNELS", channels))
 
 
-def _cuda_shared_bytes(ends: int, positions: int, evaluations: int) -> tuple[int, int]:
-    """Of a block, forward and backward: the weights; what is kept of each end-time, and halves of gradients on their way."""
-    warps, own = _cuda_warps(ends)
-    weights = 4 * (evaluations + 1) * warps * math.ceil(own / 4) * 4
-    kept = 16 * _CUDA_BLOCK // 2 * warps * own
-    exchanged = 8 * 32 * math.ceil(positions / _CUDA_AT_ONCE) * _CUDA_EXCHANGED
-    return weights, weights + kept + (warps - 1) * exchanged
+def _cuda_shared_bytes(evaluations: int, ends: int, positions: int) -> tuple[int, int]:
+    """Of a block, forward and backward: stages of a product, weights twice; sums of its warps; what is kept of each end, twice."""
+    chunk, sums = _CUDA_ENDS + _cuda_last(ends), 16 * 32 * _CUDA_WARPS
+    stages = _CUDA_STAGES * (positions * 4 * _CUDA_BLOCK + 32)
+    both = stages + 2 * 4 * chunk * (evaluations // _CUDA_STAGES + 1) * _CUDA_STAGES
+    return both + 4 * sums, both + 3 * sums + 16 * (2 * chunk + 1) * _CUDA_BLOCK // 2
 
 
 class _CudaHead(torch.autograd.Function):
@@ -134,10 +133,11 @@ class _CudaHead(torch.autograd.Function):
         ends = weights.shape[0]
         rows = stages.detach().permute(0, 1, 3, 4, 2).contiguous()
         start = base.detach().permute(0, 2, 3, 1).contiguous()
-        blocks, threads = channels // _CUDA_BLOCK * batch, 32 * _cuda_warps(ends)[0]
-        shared_bytes, shared_bytes_back = _cuda_shared_bytes(ends, math.prod(stages.shape[3:]), evaluations)
+        pieces, threads = channels // _CUDA_BLOCK, 32 * _CUDA_WARPS
+        blocks = pieces * min(batch, max(_CUDA_BLOCKS * nvrtc.multiprocessors(stages.device) // pieces, 1))
+        shared_bytes, shared_bytes_back = _cuda_shared_bytes(evaluations, ends, math.prod(stages.shape[3:]))
         ctx.launch = (blocks, threads, shared_bytes_back)
-        ctx.numbers = (ends, evaluations, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)
+        ctx.numbers = (ends, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)
         pooled = torch.empty((ends, batch, channels), device=stages.device)
         means, rstds = (torch.empty((ends, batch, channels // 2), device=stages.device) for _ in range(2))
         given = (rows, start, weights, scale.detach(), shift.detach())
@@ -152,7 +152,7 @@ class _CudaHead(torch.autograd.Function):
     def backward(ctx: Any, d_pooled: Tensor) -> tuple[Tensor | None, ...]:
         rows, start, weights, scale, shift, means, rstds = ctx.saved_tensors
         d_rows, d_start = torch.empty_like(rows), torch.empty_like(start)
-        d_affine = torch.empty((rows.shape[1], 2, scale.shape[0]), device=rows.device)
+        d_affine = torch.empty((ctx.launch[0] * _CUDA_BLOCK // scale.shape[0], 2, scale.shape[0]), device=rows.device)
         given = (rows, start, weights, scale, shift, means, rstds, d_pooled.contiguous())
         ctx.kernels.launch("head_backward", *ctx.launch, [*given, *ctx.numbers, d_rows, d_start, d_affine], long=True)
         d_scale, d_shift = d_affine.sum(dim=0)

@@ -7,6 +7,13 @@ __device__ __forceinline__ float shuffle_xor(float x, int distance) { return __s
 // A number that all lanes have, known as such to the compiler.
 __device__ __forceinline__ int same_in_warp(int number) { return __shfl_sync(0xffffffffu, number, 0); }
 
+// 1 for a positive number, else 0.
+__device__ __forceinline__ float positive(float number) {
+    float found;
+    asm("set.gt.f32.f32 %0, %1, 0f00000000;" : "=f"(found) : "f"(number));
+    return found;
+}
+
 __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 
 __device__ __forceinline__ void warp_barrier() { __syncwarp(); }
@@ -23,6 +30,12 @@ __device__ __forceinline__ void pass_turn(int number) { asm volatile("bar.arrive
 __device__ __forceinline__ void start_copy(void* to, const void* from) {
     unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+// The same for 4 bytes.
+__device__ __forceinline__ void start_word_copy(void* to, const void* from) {
+    unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
 }
 
 // The same for 8 bytes.
@@ -84,4 +97,12 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint4& a, unsigned int 
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+// d += a b for a 16x8 and b 8x8 in float32, of which the products see the first 11 bits.
+__device__ __forceinline__ void mma_tf32(float (&d)[4], const float (&a)[4], float b0, float b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+          "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }

@@ -31,7 +31,7 @@ static inline float __fdividef(float x, float y) { return x / y; }
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 
 struct Index { int x; };
-static Index threadIdx, blockIdx, blockDim;
+static Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulation {
 
@@ -142,6 +142,7 @@ static void run_warp(int w, int threads) {
 static void run(int blocks, int threads, int shared_bytes, std::function<void()> kernel) {
     body = kernel;
     blockDim.x = threads;
+    gridDim.x = blocks;
     for (int block = 0; block < blocks; block++) {
         blockIdx.x = block;
         shared_memory.assign(shared_bytes, char(0xff));  // NaN wherever a kernel forgets to write
@@ -190,6 +191,8 @@ static inline float shuffle_xor(float x, int distance) {
 
 static inline int same_in_warp(int number) { return number; }
 
+static inline float positive(float number) { return number > 0.0f ? 1.0f : 0.0f; }
+
 static inline void block_barrier() { emulation::meet(emulation::barriers[0], blockDim.x, [] {}); }
 static inline void warp_barrier() { emulation::meet(emulation::warp().meeting, 32, [] {}); }
 static inline void wait_for_turn(int number) { emulation::meet(emulation::barriers[number], 256, [] {}); }
@@ -203,6 +206,7 @@ static inline void sample_barrier(int number) { emulation::meet(emulation::barri
 
 // As late as they may be: what reads too early finds what was there before.
 static inline void start_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from, 16}); }
+static inline void start_word_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from, 4}); }
 static inline void start_half_copy(void* to, const void* from) { emulation::fibres[threadIdx.x].copies.push_back({to, from, 8}); }
 static inline void prefetch(const void*) {}
 static inline void close_copies() {
@@ -297,6 +301,30 @@ static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) 
             for (int q = 0; q < 4; q++) {
                 float sum = 0.0f;
                 for (int k = 0; k < 16; k++) sum += left[i / 4 + 8 * (q / 2)][k] * right[k][2 * (i % 4) + q % 2];
+                w.results[i][q] = sum;
+            }
+    });
+    for (int q = 0; q < 4; q++) d[q] += w.results[lane][q];
+}
+
+static inline void mma_tf32(float (&d)[4], const float (&a)[4], float b0, float b1) {
+    auto& w = emulation::warp();
+    int lane = emulation::lane();
+    auto seen = [](float x) { return __float_as_uint(x) & 0xffffe000u; };
+    w.a[lane] = make_uint4(seen(a[0]), seen(a[1]), seen(a[2]), seen(a[3]));
+    w.b[lane][0] = seen(b0);
+    w.b[lane][1] = seen(b1);
+    emulation::meet(w.meeting, 32, [&] {
+        float left[16][8], right[8][8];
+        for (int i = 0; i < 32; i++) {
+            unsigned regs[4] = {w.a[i].x, w.a[i].y, w.a[i].z, w.a[i].w};
+            for (int q = 0; q < 4; q++) left[i / 4 + 8 * (q % 2)][i % 4 + 4 * (q / 2)] = __uint_as_float(regs[q]);
+            for (int q = 0; q < 2; q++) right[i % 4 + 4 * q][i / 4] = __uint_as_float(w.b[i][q]);
+        }
+        for (int i = 0; i < 32; i++)
+            for (int q = 0; q < 4; q++) {
+                float sum = 0.0f;
+                for (int k = 0; k < 8; k++) sum += left[i / 4 + 8 * (q / 2)][k] * right[k][2 * (i % 4) + q % 2];
                 w.results[i][q] = sum;
             }
     });
