@@ -39,12 +39,12 @@ class Run:
 
 
 def captured_runs(count: int) -> list[Run]:
-    """So many runs."""
+    """So many runs, captured for that many side by side."""
     runs = []
     for _ in range(count):
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            step = graph_step("lt-node", "cifar10", "bf16", True, [0.0, 3.0], {})
+            step = graph_step("lt-node", "cifar10", "bf16", True, [0.0, 3.0], {}, count)
             x, y = synthetic_batch(step.model.spec["input"], 256, "cuda")
             step(Batch(x, y, torch.arange(256, device="cuda"), 0, 0, 1.0))
             runs.append(Run(stream, next(iter(step._graphs.values())).graph, step))
@@ -77,8 +77,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/side_by_side.py measures a CUDA device; this machine has none")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, commit {source_state()['git_commit']}")
-    runs = captured_runs(max(options.runs))
-    found = {count: milliseconds(runs[:count], options.repeats) for count in options.runs}
+    found = {count: milliseconds(captured_runs(count), options.repeats) for count in options.runs}
     for count, ms in found.items():
         print(f"{count} at once: {ms:.3f} ms a step of all of them, {ms / found[options.runs[0]]:.2f} times the first")
 

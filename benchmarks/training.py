@@ -94,11 +94,17 @@ def throughput(work: Callable[[], Any], repeats: int) -> float:
 
 
 def graph_step(
-    name: str, data: str, precision: str, fused: bool, edges: list[float] | None, options: dict[str, Any]
+    name: str,
+    data: str,
+    precision: str,
+    fused: bool,
+    edges: list[float] | None,
+    options: dict[str, Any],
+    side_by_side: int = 1,
 ) -> GraphStep:
     model = ltnode.build(name, data, seed=0, **options).to("cuda").train()
     config = TrainConfig(model=name, data=data, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4, precision=precision)
-    step = GraphStep(model, make_optimizers(model, config), config, 50_000, fused)
+    step = GraphStep(model, make_optimizers(model, config), config, 50_000, fused, side_by_side)
     if edges is not None:
         step.kept.edges = edges
         step.kept._next_attempt = 10**9
@@ -205,7 +211,7 @@ def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
     for _ in range(count):
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            step = graph_step("lt-node", data, "bf16", True, None, {})
+            step = graph_step("lt-node", data, "bf16", True, None, {}, count)
             x, y = synthetic_batch(step.model.spec["input"], 256, "cuda")
             runs.append((stream, step, x, y, torch.arange(256, device="cuda")))
     counter = iter(range(10**9))

@@ -110,7 +110,7 @@ class CudaTrajectory:
         arguments: list[nvrtc.Argument] = [y0, starts, lengths, steps, _coefficients(problem.tableau), packed[0], bias1, bias2]
         arguments += [maps, norms, stages, active1, active2, normals, rstds, squares, batch]
         arguments += [float(problem.rtol), float(problem.atol)]
-        blocks, threads = -(-batch // _SAMPLES), _SAMPLES * _THREADS
+        blocks, threads = _blocks(batch, device), _SAMPLES * _THREADS
         shared = shared_bytes(side, self.warpgroups)
         kernels.launch("forward", blocks, threads, shared, arguments, long=True)
         return Swept(stages, squares.sum(dim=2), (active1, active2), (packed, norms, normals, rstds))
@@ -130,7 +130,7 @@ class CudaTrajectory:
         method = _coefficients(problem.tableau)
         arguments: list[nvrtc.Argument] = [d_stages, lengths, lengths.shape[0], method, packed[1], norms, normals, rstds]
         arguments += [d_conv1, d_conv2, d_arguments, d_y0, d_norms, batch]
-        blocks, threads = -(-batch // _SAMPLES), _SAMPLES * _THREADS
+        blocks, threads = _blocks(batch, device), _SAMPLES * _THREADS
         shared = shared_bytes(side, self.warpgroups)
         kernels.launch("backward", blocks, threads, shared, arguments, long=True)
         return SweptBack(d_y0, (d_conv1, d_conv2), d_norms)
@@ -147,6 +147,11 @@ class CudaTrajectory:
         if self.warpgroups:
             return conv_gradients(active, d_conv, times)
         return torch_gradients(active, d_conv, weights, times)
+
+
+def _blocks(batch: int, device: torch.device) -> int:
+    """One for each multiprocessor: it goes over several pairs of samples with the kernels that it has once."""
+    return nvrtc.even_blocks(-(-batch // _SAMPLES), nvrtc.multiprocessors(device))
 
 
 def _coefficients(tableau: ButcherTableau) -> tuple[float, ...]:

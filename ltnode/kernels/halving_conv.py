@@ -63,7 +63,7 @@ def _compiled_for(side: int, device: torch.device) -> nvrtc.Kernels:
 
 def blocks_for(batch: int, device: torch.device) -> int:
     """One for each multiprocessor: it goes over several images with the kernel that it has once."""
-    return min(batch, nvrtc.multiprocessors(device))
+    return nvrtc.even_blocks(batch, nvrtc.multiprocessors(device))
 
 
 def launch_forward(rows: Float[Tensor, "N H W C"], weight: Tensor) -> tuple[Float[Tensor, "N P Q C"], Tensor]:

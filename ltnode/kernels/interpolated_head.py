@@ -115,7 +115,7 @@ def _cuda_sizes(evaluations: int, ends: int, positions: int, channels: int) -> t
 
 
 def _cuda_shared_bytes(evaluations: int, ends: int, positions: int) -> tuple[int, int]:
-    """Of a block, forward and backward: stages of a product, weights twice; sums of its warps; what is kept of each end, twice."""
+    """Of a block, forward and backward: stages of a product, weights twice; its warps' sums; what is kept of each end, twice."""
     chunk, sums = _CUDA_ENDS + _cuda_last(ends), 16 * 32 * _CUDA_WARPS
     stages = _CUDA_STAGES * (positions * 4 * _CUDA_BLOCK + 32)
     both = stages + 2 * 4 * chunk * (evaluations // _CUDA_STAGES + 1) * _CUDA_STAGES
@@ -134,7 +134,7 @@ class _CudaHead(torch.autograd.Function):
         rows = stages.detach().permute(0, 1, 3, 4, 2).contiguous()
         start = base.detach().permute(0, 2, 3, 1).contiguous()
         pieces, threads = channels // _CUDA_BLOCK, 32 * _CUDA_WARPS
-        blocks = pieces * min(batch, max(_CUDA_BLOCKS * nvrtc.multiprocessors(stages.device) // pieces, 1))
+        blocks = pieces * nvrtc.even_blocks(batch, max(_CUDA_BLOCKS * nvrtc.multiprocessors(stages.device) // pieces, 1))
         shared_bytes, shared_bytes_back = _cuda_shared_bytes(evaluations, ends, math.prod(stages.shape[3:]))
         ctx.launch = (blocks, threads, shared_bytes_back)
         ctx.numbers = (ends, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)

@@ -12,7 +12,9 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -90,8 +92,40 @@ def why_unavailable() -> str | None:
 
 
 def multiprocessors(device: torch.device) -> int:
-    """How many the card has; four where an emulation stands in for one."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+    """How many a kernel takes that could fill the card; of four where an emulation stands in for one. See `sharing_card`."""
+    there = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+    return max(there // _card.parts, 1)
+
+
+@dataclass
+class _Card:
+    parts: int = 1
+
+
+_card = _Card()
+"""Of the process, not of the thread: autograd launches from threads of its own."""
+_PARTS = 2
+"""Of a card that runs share; with halves five of them get on fastest."""
+
+
+@contextmanager
+def sharing_card(runs: int) -> Generator[None]:
+    """What is launched or captured meanwhile shares the card with so many runs in all.
+
+    Beside others a kernel takes half of the multiprocessors twice as long: what every block does once, such as loading weights
+    or storing its part of a sum, is done half as often.
+    """
+    before = _card.parts
+    _card.parts = _PARTS if runs > 1 else 1
+    try:
+        yield
+    finally:
+        _card.parts = before
+
+
+def even_blocks(items: int, most: int) -> int:
+    """As few blocks as let the fullest have no more items than with the most blocks there may be."""
+    return -(-items // -(-items // most))
 
 
 def compiled(name: str, defines: tuple[tuple[str, int], ...], device: torch.device) -> CudaKernels:

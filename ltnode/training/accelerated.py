@@ -41,8 +41,8 @@ _LAG = 3
 _PARTS = ("loss", "expected_log_likelihood", "kl")
 _DRAWS = 2
 """Most calls of a generator for one step's end-times."""
-_AHEAD = 64
-"""Steps whose end-times the host draws in one go."""
+_AHEAD = 8
+"""Steps whose end-times the host draws in one go: so few that the card does not wait for it, several runs side by side either."""
 
 
 def why_not_captured(model: Model, config: TrainConfig, device: torch.device, world: int) -> str | None:
@@ -106,9 +106,12 @@ class GraphStep:
         config: Precision, seed and ``accelerate``.
         n_data: Number of training examples.
         fused: Use the fused kernels of `ltnode.kernels`.
+        side_by_side: Trainings that share the device at the same time.
     """
 
-    def __init__(self, model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool) -> None:
+    def __init__(
+        self, model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool, side_by_side: int = 1
+    ) -> None:
         part = model.solving_part()
         assert part is not None
         self.model, self.part, self.config, self.n_data, self.fused = model, part, config, n_data, fused
@@ -118,7 +121,7 @@ class GraphStep:
         self.kept = part.kept_grid
         device = next(model.parameters()).device
         self._graphs: dict[tuple[int, int], _Captured] = {}
-        self._recorder = Recorder(device)
+        self._recorder = Recorder(device, side_by_side)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
         self._pending: deque[tuple[torch.cuda.Event, Tensor, int]] = deque()
         self._spare: list[tuple[torch.cuda.Event, Tensor]] = []
@@ -331,13 +334,14 @@ class AcceleratedStep:
         return self._captured.counts()
 
 
-def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) -> TrainingStep:
+def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor, side_by_side: int = 1) -> TrainingStep:
     """The fastest step that ``accelerate`` allows and the model permits; ``eager`` itself, with the reason in the log, if none.
 
     Args:
         eager: The reference, and what a step that turns out not to be capturable is replaced by.
         device: Of the training.
         example: One input or more, on any device.
+        side_by_side: Trainings that share the device at the same time.
 
     Raises:
         ConfigError: ``accelerate`` names a way that this model cannot go.
@@ -359,7 +363,7 @@ def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) ->
         if wish == "fused" and reason is not None:
             raise ConfigError(f"accelerate = 'fused' is not possible: {reason}; use 'auto', 'graph' or 'off'")
         fused = wish != "graph" and reason is None
-        return AcceleratedStep(PhasesGraphStep(model, eager.optimizers, config, eager.n_data, fused), eager)
+        return AcceleratedStep(PhasesGraphStep(model, eager.optimizers, config, eager.n_data, fused, side_by_side), eager)
     fused = False
     if wish in ("auto", "fused"):
         reason = why_not_fused(part, example)
@@ -368,4 +372,4 @@ def accelerated_step(eager: EagerStep, device: torch.device, example: Tensor) ->
         if reason is not None:
             _LOG.info("training is captured without fused kernels: %s", reason)
         fused = reason is None
-    return AcceleratedStep(GraphStep(model, eager.optimizers, config, eager.n_data, fused), eager)
+    return AcceleratedStep(GraphStep(model, eager.optimizers, config, eager.n_data, fused, side_by_side), eager)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ltnode.errors import InputError, LTNodeError
+from ltnode.kernels.nvrtc import sharing_card
 from ltnode.models import Model
 from ltnode.ode.trace import no_trace
 from ltnode.typing import Bool, Tensor
@@ -43,13 +44,18 @@ def _why_not_recorded(error: Exception) -> str | None:
 class Recorder:
     """Records passes of one training; they share a memory pool, since they never run at the same time.
 
+    Args:
+        device: Of the training.
+        side_by_side: Trainings that share it at the same time.
+
     Attributes:
         enabled: False on the device while a pass is only tried: what it updates must stay as it is.
     """
 
     enabled: Bool[Tensor, ""]
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, side_by_side: int = 1) -> None:
+        self._side_by_side = side_by_side
         self.enabled = torch.zeros((), dtype=torch.bool, device=device)
         # Libraries keep a workspace per stream: graphs that run side by side must not be captured on the same one.
         self._stream = torch.cuda.Stream(device, priority=SHORT_KERNELS)
@@ -70,7 +76,7 @@ class Recorder:
         """
         graph = torch.cuda.CUDAGraph()
         self.enabled.fill_(False)
-        with no_trace(model, self.enabled.device):
+        with no_trace(model, self.enabled.device), sharing_card(self._side_by_side):
             try:
                 self._warm_up(run, rehearse)
                 return graph, self._capture(graph, run)

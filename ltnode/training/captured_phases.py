@@ -44,15 +44,24 @@ class PhasesGraphStep:
         config: Precision.
         n_data: Number of training examples.
         fused: Take the fused kernels of layers on images.
+        side_by_side: Trainings that share the device at the same time.
     """
 
-    def __init__(self, model: Model, optimizers: Optimizers, config: TrainConfig, n_data: int, fused: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        optimizers: Optimizers,
+        config: TrainConfig,
+        n_data: int,
+        fused: bool = False,
+        side_by_side: int = 1,
+    ) -> None:
         self.model, self.config, self.n_data, self.fused = model, config, n_data, fused
         self._optimizers = optimizers
         self._updates: dict[str, FlatSGD] = {}
         self._graphs: dict[int, _Captured] = {}
         device = next(model.parameters()).device
-        self._recorder = Recorder(device)
+        self._recorder = Recorder(device, side_by_side)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
         names = (name if phase == model.phases[0] else f"{phase}.{name}" for phase in model.phases for name in _PIECES)
         self._names = tuple(names)

@@ -151,7 +151,7 @@ class Training:
         self.optimizers = make_optimizers(model, config)
         example, _ = self.data.evaluation_inputs(self.data.train, 1)
         eager = EagerStep(model, self.optimizers, config, len(self.data.train), workers, check=device.type == "cpu")
-        self.step_function: TrainingStep = accelerated_step(eager, device, example)
+        self.step_function: TrainingStep = accelerated_step(eager, device, example, side_by_side)
         self.folder = None if out is None else RunFolder(out)
         self.result = Run(model, config, out)
         self.log = MetricsLog(device)
