@@ -150,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * LANES, 1)
             for (int i = m == 0 ? 0 : 1; i < STAGES; i++) {
                 const size_t evaluation = size_t(m) * (STAGES - 1) + i;
                 const bool last = i == STAGES - 1;
-                // Beside the last products: the next stage's argument, or the error after the last one, but for this stage's part.
+                // Beside the last products: the next stage's argument, or the error after the last one, but for this one's part.
                 const int row = last ? ERRORS : i + 1;
                 Tile sum = last ? zeros() : y;
                 if (i > 0) add_kept(sum, method.at(row, 0) * length, cached);

@@ -4,15 +4,16 @@
 // The kernel stays in shared memory while a block goes over images, of which it has a part in one buffer (halving_tile.cuh) and
 // fetches the next two parts into others. Forward, rows and columns are apart by their parity, so that a tap's positions are side
 // by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a part is a whole image of
-// gradients. A warpgroup makes 8 rows.
+// gradients, or two small ones. A warpgroup makes 8 rows.
 //
-// Defined by the host: IN (height = width of the larger image, 16 to 30).
+// Defined by the host: IN (height = width of the larger image, 16 to 30; backward 8 to 30).
 
 namespace {
 
 constexpr int BUFFERS = 3;
 constexpr int FORWARD_THREADS = 384;   // two warpgroups multiply, and do nothing else meanwhile; the third fetches
-constexpr int BACKWARD_THREADS = 512;  // two make the even rows of inputs, two the odd ones
+constexpr int HALVES = IN < 16 ? 1 : 2;           // of a large image's rows
+constexpr int BACKWARD_THREADS = 256 * HALVES;  // one for each makes the even rows of inputs, one the odd ones
 
 }  // namespace
 
@@ -49,16 +50,19 @@ DEVICE void fetch_inputs(char* shared, const u16* x, int part, int batch, int bl
     close_copies();
 }
 
-// Sums of a warpgroup to the positions (first row + step * row, first column + step * column) of a (side, side, C) image.
-DEVICE void store(u16* image, const Sums& x, int side, int first_row, int first_column, int step, int group) {
+// Sums of a warpgroup to the positions (first row + step * row, first column + step * column) of a (side, side, C) image, or of
+// as many of two small ones as there are.
+DEVICE void store(u16* image, const Sums& x, int side, int first_row, int first_column, int step, int group, int there) {
     const int lane = threadIdx.x % 32, channel = threadIdx.x % 128 / 32 * 16 + 2 * (lane / 4);
 #pragma unroll
     for (int n = 0; n < 2 * ROWS; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            int row = first_row + step * (group * ROWS + n / 2), column = first_column + step * (n % 2 * 8 + 2 * (lane % 4) + e);
-            if (row < side && column < side)
-                *reinterpret_cast<u32*>(image + (row * side + column) * C + channel) = bf16_pair(x.v[n][e], x.v[n][2 + e]);
+            const int number = AT_ONCE > 1 ? n % 2 : 0, eight = AT_ONCE > 1 ? 0 : n % 2 * 8;
+            int row = first_row + step * (group * ROWS + n / 2), column = first_column + step * (eight + 2 * (lane % 4) + e);
+            if (row < side && column < side && number < there)
+                *reinterpret_cast<u32*>(image + ((number * side + row) * side + column) * C + channel) =
+                    bf16_pair(x.v[n][e], x.v[n][2 + e]);
         }
 }
 
@@ -113,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 1)
             commit_products();
             products_done(sums.v);
         }
-        store(y + (size_t(blockIdx.x) + size_t(part) / 4 * blocks) * OUT * OUT * C, sums, OUT, 0, 0, 1, group);
+        store(y + (size_t(blockIdx.x) + size_t(part) / 4 * blocks) * OUT * OUT * C, sums, OUT, 0, 0, 1, group, 1);
     }
 }
 
@@ -122,10 +126,11 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     halving_backward(const u16* dy, const uint4* kernel, u16* dx, int batch, int blocks) {
     SHARED_MEMORY(shared);
     begin(shared, kernel, BACKWARD_THREADS);
-    const int group = same_in_warp(threadIdx.x / 128) % 2, py = same_in_warp(threadIdx.x / 256);  // rows; their parity
+    const int group = same_in_warp(threadIdx.x / 128) % HALVES;   // of rows
+    const int py = same_in_warp(threadIdx.x / (128 * HALVES));  // their parity
     for (int part = 0; part < 2; part++) fetch_gradients<BACKWARD_THREADS>(shared, dy, part, batch, blocks);
     int part = 0;
-    for (int image = blockIdx.x; image < batch; image += blocks, part++) {
+    for (int image = blockIdx.x * AT_ONCE; image < batch; image += blocks * AT_ONCE, part++) {
         fetched();
         const char* buffer = buffer_of(shared, part);
 #pragma unroll 1
@@ -134,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
             start_input_gradients(sums.v, shared, buffer, py, px, group * ROWS);
             if (px == 0) fetch_gradients<BACKWARD_THREADS>(shared, dy, part + 2, batch, blocks);
             products_done(sums.v);
-            store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group);
+            store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group, batch - image);
         }
     }
     copies_done();

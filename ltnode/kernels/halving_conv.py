@@ -1,7 +1,7 @@
 """The 4x4 convolution that halves images, in bfloat16 on warpgroups: one kernel forward, one for the gradient of its input.
 
 ``halving_conv(x, conv)`` is ``conv(x)`` without its bias under bfloat16 autocast, for 64 channels, stride 2 and a border of one.
-The gradient of its weight is torch's. The reference is the layer of `torch.nn`.
+The gradient of its weight is torch's, and so is the convolution of small images. The reference is the layer of `torch.nn`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from ltnode.kernels import nvrtc
 from ltnode.kernels.patch_norm import pixels
@@ -18,8 +19,8 @@ from ltnode.typing import Float, Tensor
 
 _CHANNELS = 64
 _FORWARD_THREADS, _BACKWARD_THREADS = 384, 512
-_SMALLEST, _LARGEST = 16, 30
-"""Sides of images."""
+_SMALLEST, _LARGE, _LARGEST = 8, 16, 30
+"""Sides of images; from the second on they are large: forward is for these, and backward a block takes two of the others."""
 KERNEL_BYTES = 16 * _CHANNELS * _CHANNELS * 2
 _BORDER, _COLUMNS = 16 * 17, 16
 BUFFER_BYTES = 8 * (_BORDER + 16 * 15 * _COLUMNS) + _BORDER
@@ -62,17 +63,22 @@ def _compiled_for(side: int, device: torch.device) -> nvrtc.Kernels:
 
 
 def blocks_for(batch: int, device: torch.device) -> int:
-    """One for each multiprocessor: it goes over several images with the kernel that it has once."""
+    """One for each multiprocessor: it goes over several images, or pairs of them, with the kernel that it has once."""
     return nvrtc.even_blocks(batch, nvrtc.multiprocessors(device))
+
+
+def _packed(weight: Tensor, side: int) -> Tensor:
+    """The kernel as the products read it, forward and backward, (2, KERNEL_BYTES)."""
+    packed = torch.empty((2, KERNEL_BYTES), device=weight.device, dtype=torch.uint8)
+    given: list[nvrtc.Argument] = [weight.detach(), weight.stride(0), weight.stride(1), packed]
+    _compiled_for(side, weight.device).launch("pack_kernel", packed.numel() // 4 // 256, 256, 0, given)
+    return packed
 
 
 def launch_forward(rows: Float[Tensor, "N H W C"], weight: Tensor) -> tuple[Float[Tensor, "N P Q C"], Tensor]:
     """The convolution of rows in bfloat16, and its kernel packed for both directions, without a graph."""
     batch, side, _, channels = rows.shape
-    kernels = _compiled_for(side, rows.device)
-    packed = torch.empty((2, KERNEL_BYTES), device=rows.device, dtype=torch.uint8)
-    given: list[nvrtc.Argument] = [weight.detach(), weight.stride(0), weight.stride(1), packed]
-    kernels.launch("pack_kernel", packed.numel() // 4 // 256, 256, 0, given)
+    kernels, packed = _compiled_for(side, rows.device), _packed(weight, side)
     out = torch.empty((batch, side // 2, side // 2, channels), device=rows.device, dtype=torch.bfloat16)
     blocks = blocks_for(batch, rows.device)
     arguments: list[nvrtc.Argument] = [rows, packed[0], out, batch, blocks]
@@ -84,10 +90,16 @@ class _HalvingConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         rows = pixels(x.detach().to(torch.bfloat16))
-        out, packed = launch_forward(rows, weight)
+        if rows.shape[1] < _LARGE:
+            packed = _packed(weight, rows.shape[1])
+            own = weight.detach().to(dtype=torch.bfloat16, memory_format=torch.channels_last)
+            out = functional.conv2d(rows.permute(0, 3, 1, 2), own, None, 2, 1)
+        else:
+            made, packed = launch_forward(rows, weight)
+            out = made.permute(0, 3, 1, 2)
         ctx.save_for_backward(rows, packed, weight)
         ctx.dtype = x.dtype
-        return out.permute(0, 3, 1, 2)
+        return out
 
     @staticmethod
     @once_differentiable
@@ -97,10 +109,12 @@ class _HalvingConv(torch.autograd.Function):
         d_x = d_weight = None
         if ctx.needs_input_grad[0]:
             d_x = torch.empty_like(rows)
-            blocks = blocks_for(len(rows), rows.device)
+            small = rows.shape[1] < _LARGE
+            blocks = blocks_for(-(-len(rows) // 2) if small else len(rows), rows.device)
             arguments: list[nvrtc.Argument] = [d_rows, packed[1], d_x, len(rows), blocks]
+            threads = _BACKWARD_THREADS // 2 if small else _BACKWARD_THREADS
             kernels = _compiled_for(rows.shape[1], rows.device)
-            kernels.launch("halving_backward", blocks, _BACKWARD_THREADS, _SHARED_BYTES, arguments, long=True)
+            kernels.launch("halving_backward", blocks, threads, _SHARED_BYTES, arguments, long=True)
             d_x = d_x.permute(0, 3, 1, 2).to(ctx.dtype)
         if ctx.needs_input_grad[1]:
             d_weight = weight_gradient(rows, d_rows, weight)

@@ -3,7 +3,7 @@
 // A part lies there in planes, positions of 16 bytes (8 channels) in rows of COLS, with zeros around them: a tap is the same
 // plane read from another position on.
 //
-// Defined by the host: IN (height = width of the larger image, 16 to 30). Defined before: BUFFERS for parts.
+// Defined by the host: IN (height = width of the larger image, 8 to 30). Defined before: BUFFERS for parts.
 
 namespace {
 
@@ -14,7 +14,8 @@ constexpr int LEAD = COLS + 1;  // zeros before the first position, and so after
 constexpr int PLANE_BYTES = 16 * (LEAD + (COLS - 1) * COLS);
 constexpr int BUFFER_BYTES = 8 * PLANE_BYTES + 16 * LEAD;
 constexpr int KERNEL_BYTES = 16 * C * C * 2;  // of all taps
-static_assert(IN >= 16 && (IN + 1) / 2 < COLS, "rows for two warpgroups, and a column of zeros");
+constexpr int AT_ONCE = IN < COLS ? 2 : 1;  // images of gradients of a part: two small ones have half of the columns each
+static_assert((IN + 1) / 2 < COLS && OUT < COLS / AT_ONCE, "a column of zeros after every image");
 
 }  // namespace
 
@@ -35,15 +36,19 @@ DEVICE void begin(char* shared, const uint4* kernel, int threads) {
 
 DEVICE char* buffer_of(char* shared, int part) { return shared + KERNEL_BYTES + part % BUFFERS * BUFFER_BYTES; }
 
-// The image of gradients that is a block's number part: planes (8 chunks).
+// The image of gradients that is a block's number part, or both of them: planes (8 chunks).
 template <int THREADS>
 DEVICE void fetch_gradients(char* shared, const u16* dy, int part, int batch, int blocks) {
-    const int number = blockIdx.x + part * blocks;
+    constexpr int PIECES = OUT * OUT * 8;  // of an image
+    const int number = (blockIdx.x + part * blocks) * AT_ONCE;
     const u16* image = dy + size_t(number) * OUT * OUT * C;
     char* buffer = buffer_of(shared, part);
-    if (number < batch)
-        for (int i = threadIdx.x; i < OUT * OUT * 8; i += THREADS)
-            start_copy(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT), image + 8 * i);
+#pragma unroll
+    for (int n = 0; n < AT_ONCE; n++)
+        if (number + n < batch)
+            for (int i = threadIdx.x; i < PIECES; i += THREADS)
+                start_copy(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT + n * COLS / 2),
+                           image + 8 * (n * PIECES + i));
     close_copies();
 }
 

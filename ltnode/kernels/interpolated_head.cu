@@ -1,15 +1,15 @@
 // Interpolation, GroupNorm, ReLU and mean over positions at the end-times, as in interpolated_head_triton.py, for two channels a
-// group. A block has 16 channels, 64 bytes of every position, of one sample after the other, and a warp of it every WARPS-th position.
+// group. A block has 16 channels, 64 bytes of every position, of one sample after the other, a warp of it every WARPS-th position.
 //
 // The start is one more stage, whose weights are ones. For eight stages, products of a warp make of one position's numbers
-// (16 channels x 8 stages) and the weights (8 stages x 8 end-times) the states (16 x 8): thread 4 g + q of a warp has both channels
-// of group g at end-times 2 q and 2 q + 1, and all its warp's positions of them, so that sums need no other lane. Ten end-times are
-// eight and two last ones: for these, four positions share a product's eight columns, and the thread has position q of four, both
-// channels, both end-times. The gradients of the stages are products of the same kind, whose left factor is already where the
-// first products and what follows have left it.
+// (16 channels x 8 stages) and the weights (8 stages x 8 end-times) the states (16 x 8): thread 4 g + q of a warp has both
+// channels of group g at end-times 2 q and 2 q + 1, and all its warp's positions of them, so that sums need no other lane. Ten
+// end-times are eight and two last ones: for these, four positions share a product's eight columns, and the thread has position q
+// of four, both channels, both end-times. The gradients of the stages are products of the same kind, whose left factor is already
+// where the first products and what follows have left it.
 //
-// Defined by the host: EVALUATIONS (stages), LAST (0 or 2 end-times beside the eight), MANY (1 where that is not all of them, else 0),
-// POSITIONS, CHANNELS.
+// Defined by the host: EVALUATIONS (stages), LAST (0 or 2 end-times beside the eight), MANY (1 where that is not all of them, else
+// 0), POSITIONS, CHANNELS.
 
 namespace {
 
@@ -23,8 +23,8 @@ constexpr int OWN = (POSITIONS + WARPS - 1) / WARPS;  // positions of a warp
 constexpr int FOURS = (OWN + 3) / 4;
 constexpr int COUNT = 2 * POSITIONS;  // numbers of a group
 
-// Bytes of shared memory: of a position and of a stage, at which four stages are in different banks; of all stages of a product; of
-// the weights, and of what is kept of the end-times on the way back, both twice; then come the warps' sums.
+// Bytes of shared memory: of a position and of a stage, at which four stages are in different banks; of all stages of a product;
+// of the weights, and of what is kept of the end-times on the way back, both twice; then come the warps' sums.
 constexpr int POSITION = 8 * GROUPS, STAGE = POSITIONS * POSITION + 32, FACTORS = STAGES * STAGE;
 constexpr int WEIGHTS = 4 * ROUNDS * STAGES * CHUNK, KEPT = 16 * CHUNK * GROUPS;
 
@@ -60,7 +60,7 @@ constexpr int ENDS = LAST ? 4 : 2;
 struct States {
     float first[OWN][4];   // the first channel at both end-times, then the second
     float last[FOURS][4];  // of the thread's position of four
-    DEVICE float& at(int end, int channel, int i) { return end < 2 ? first[i][2 * channel + end] : last[i][2 * channel + end - 2]; }
+    DEVICE float& at(int end, int channel, int i) { return (end < 2 ? first : last)[i][2 * channel + end % 2]; }
 };
 
 // How many positions of an end-time a thread has.
@@ -221,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     const Given given = {stages, start, weights, ends, batch, row, stride};
     const int channel = piece() * 2 * GROUPS + 2 * c.group;
     const float2 g = *reinterpret_cast<const float2*>(scale + channel), b = *reinterpret_cast<const float2*>(shift + channel);
-    const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go: nowhere else, if they are the same
+    const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go, if they are others
     Turn turn = first_turn();
     start_stages(memory, given, turn, 0, c);
     start_weights(chosen, given, turn);
@@ -264,7 +264,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             const float2 slope = make_float2(rstd[0][e] * g.x, rstd[0][e] * g.y);
 #pragma unroll
             for (int i = 0; i < positions(e); i++) {
-                const float open_x = fmaxf(x.at(e, 0, i) * slope.x + b.x, 0.0f), open_y = fmaxf(x.at(e, 1, i) * slope.y + b.y, 0.0f);
+                const float open_x = fmaxf(x.at(e, 0, i) * slope.x + b.x, 0.0f);
+                const float open_y = fmaxf(x.at(e, 1, i) * slope.y + b.y, 0.0f);
                 sums[0][e] += inside(e, i, c) ? open_x : 0.0f;
                 sums[1][e] += inside(e, i, c) ? open_y : 0.0f;
             }
@@ -299,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     const Cell c = cell();
     const Given given = {stages, start, weights, ends, batch, row, stride};
     const int channel = piece() * 2 * GROUPS + 2 * c.group;
-    const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go: nowhere else, if they are the same
+    const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go, if they are others
     auto start_kept = [&](const Turn& turn, int odd) {
         static_assert(CHUNK * GROUPS <= THREADS, "a thread for every group of every end-time");
         const int end = threadIdx.x / GROUPS;
@@ -356,7 +357,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                 normals.x += open_x * nx;
                 normals.y += open_y * ny;
             }
-            const float2 d_scale = make_float2(normals.x * k.z, normals.y * k.w), d_shift = make_float2(opened.x * k.z, opened.y * k.w);
+            const float2 d_scale = make_float2(normals.x * k.z, normals.y * k.w);
+            const float2 d_shift = make_float2(opened.x * k.z, opened.y * k.w);
             d_own[0][0] += d_scale.x;
             d_own[0][1] += d_scale.y;
             d_own[0][2] += d_shift.x;

@@ -46,16 +46,27 @@ def check(batch: int, side: int, device: str) -> None:
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 @pytest.mark.parametrize(
     ("batch", "side"),
-    [(3, 30), pytest.param(1, 26, marks=pytest.mark.slow), (1, 16), pytest.param(7, 29, marks=pytest.mark.slow)],
+    [
+        (3, 30),
+        pytest.param(1, 26, marks=pytest.mark.slow),
+        (1, 16),
+        pytest.param(7, 29, marks=pytest.mark.slow),
+        (11, 15),
+        (2, 13),
+        (1, 8),
+    ],
 )
 def test_kernels_as_cpp_equal_the_layer(monkeypatch: pytest.MonkeyPatch, batch: int, side: int):
-    """CIFAR10's and MNIST's sizes, the smallest, and an odd one; one image, as many as blocks, and several for each."""
+    """CIFAR10's and MNIST's sizes, the smallest, and an odd one; one image, as many as blocks, and several for each.
+
+    Of small images a block takes two at a time, of which the second may be missing.
+    """
     monkeypatch.setattr(halving_conv, "_compiled_for", emulated_halving)
     check(batch, side, "cpu")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("batch", "side"), [(1, 30), (256, 30), (300, 26), (7, 17), (133, 29)])
+@pytest.mark.parametrize(("batch", "side"), [(1, 30), (256, 30), (300, 26), (7, 17), (133, 29), (256, 15), (301, 13), (1, 8)])
 def test_kernels_equal_the_layer(batch: int, side: int):
     """One image, fewer and more than there are multiprocessors, even and odd sides."""
     if torch.cuda.get_device_capability() != (9, 0):
@@ -81,7 +92,7 @@ def test_a_kernel_starts_from_a_thread_without_a_context():
 @pytest.mark.parametrize(
     ("conv", "side", "reason"),
     [
-        (nn.Conv2d(64, 64, 4, 2, 1), 15, "squares"),
+        (nn.Conv2d(64, 64, 4, 2, 1), 7, "squares"),
         (nn.Conv2d(64, 64, 4, 2, 1), 31, "squares"),
         (nn.Conv2d(64, 32, 4, 2, 1), 30, "64 channels"),
         (nn.Conv2d(64, 64, 4, 2, 1, groups=2), 30, "one group"),
@@ -109,4 +120,4 @@ def test_layers_run_in_the_kernels_under_autocast(monkeypatch: pytest.MonkeyPatc
     assert norm_relu.run_fused(nn.Sequential(conv), x).dtype == torch.float32 and not used
     with torch.autocast("cpu", torch.bfloat16):
         got = norm_relu.run_fused(nn.Sequential(conv), x)
-    assert len(used) == 1 and float((got.detach().double() - wanted).abs().max()) < 2.0**-7 * float(wanted.abs().max())
+    assert used and float((got.detach().double() - wanted).abs().max()) < 2.0**-7 * float(wanted.abs().max())
