@@ -25,8 +25,8 @@ constexpr int OWN = (POSITIONS + WARPS - 1) / WARPS;  // positions of a warp
 constexpr int FOURS = (OWN + 3) / 4;
 constexpr int COUNT = 2 * POSITIONS;  // numbers of a group
 
-// Bytes of a team's shared memory: of a position and of a stage, at which four stages are in different banks; of all stages of a product;
-// of the weights, and of what is kept of the end-times on the way back, both twice; then come the warps' sums.
+// Bytes of a team's shared memory: of a position and of a stage, at which four stages are in different banks; of all stages of a
+// product; of the weights, and of what is kept of the end-times on the way back, both twice; then come the warps' sums.
 constexpr int POSITION = 8 * GROUPS, STAGE = POSITIONS * POSITION + 32, FACTORS = STAGES * STAGE;
 constexpr int WEIGHTS = 4 * ROUNDS * STAGES * CHUNK, KEPT = 16 * CHUNK * GROUPS;
 constexpr int BYTES_FORWARD = FACTORS + 2 * WEIGHTS + 4 * 16 * THREADS;

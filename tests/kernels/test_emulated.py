@@ -9,7 +9,7 @@ from torch import nn
 from kernels.comparisons import fill_free_memory, head_errors, relative, rough_field, rounded_norm_errors, trajectory_errors
 from kernels.emulated import COMPILER, EmulatedKernels, emulated, emulated_gradients, emulated_head, emulated_norm_relu
 from kernels.rounded import RoundedField
-from ltnode.kernels import conv_gradients, conv_trajectory, conv_trajectory_cuda, interpolated_head, norm_relu
+from ltnode.kernels import conv_gradients, conv_trajectory, conv_trajectory_cuda, interpolated_head, norm_relu, nvrtc
 from ltnode.kernels.conv_trajectory_cuda import CudaTrajectory
 from ltnode.models.fused import field_tensors
 from ltnode.ode.tableau import get_tableau
@@ -46,8 +46,12 @@ def test_one_step_equals_layers_with_the_same_rounding(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("trained", "warpgroups"), [(True, True), (True, False), (False, True)])
 def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, trained: bool, warpgroups: bool):
-    """Euler's only stage: the field itself, and its gradients also where the field is a constant; bounds as above."""
+    """Euler's only stage: the field itself, and its gradients also where the field is a constant; bounds as above.
+
+    On one multiprocessor, so that a block has two pairs of samples, of which the second lacks one.
+    """
     emulate(monkeypatch, warpgroups)
+    monkeypatch.setattr(nvrtc, "multiprocessors", lambda _: 1)
     field, exact = rough_field(64, seed=3).requires_grad_(trained), RoundedField(64).double().requires_grad_(trained)
     exact.load_state_dict({k: v.double() for k, v in field.state_dict().items()})
     t, h, weight = torch.tensor(0.7), torch.randn(3, 64, 6, 6, requires_grad=True), torch.randn(3, 64, 6, 6)
@@ -99,7 +103,7 @@ def test_the_interpolated_head_equals_the_layers(
     """
     sizes = interpolated_head._cuda_sizes(evaluations, ends, side * side, 32)
     monkeypatch.setattr(interpolated_head, "_cuda_kernels", lambda *_: emulated_head(sizes))
-    monkeypatch.setattr(interpolated_head.nvrtc, "multiprocessors", lambda _: 1)  # with room for two samples of three
+    monkeypatch.setattr(nvrtc, "multiprocessors", lambda _: 1)  # with room for two samples of three
     errors = head_errors(ends, side, "cpu", 32, 16, batch=3, evaluations=evaluations, per_sample=per_sample, poison=True)
     assert max(errors.values()) < 1e-4, errors
 
