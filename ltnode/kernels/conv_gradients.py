@@ -31,7 +31,7 @@ def conv_gradients(active: Pair, d_conv: Pair, times: Tensor) -> ConvolutionGrad
     evaluations, batch, _, positions, _ = active[0].shape
     device, items, side, channels = active[0].device, evaluations * batch, positions // 8, _CHANNELS
     kernels = _compiled_for(side, device)
-    blocks = 2 * min(max(nvrtc.multiprocessors(device) // 2, 1), items)
+    blocks = 2 * min(max(nvrtc.multiprocessors(device, parts=3) // 2, 1), items)  # each leaves much to add
     left = 9 * channels**2 + side**2 * channels + channels
     parts = torch.empty((blocks, left), device=device)
     arguments: list[nvrtc.Argument] = [*active, *d_conv, times.contiguous(), parts, batch, items, blocks]

@@ -1,7 +1,5 @@
 // Interpolation, GroupNorm, ReLU and mean over positions at the end-times, as in interpolated_head_triton.py, for two channels a
-// group. A team of WARPS warps has 16 channels, 64 bytes of every position, of one sample after the other, and a warp of it every
-// WARPS-th position. Teams of a block have nothing in common but their multiprocessor, of which they leave nothing to others: a
-// kernel that needs a whole one would wait for what is on all of them.
+// group. A block has 16 channels, 64 bytes of every position, of one sample after the other, and a warp of it every fourth position.
 //
 // The start is one more stage, whose weights are ones. For eight stages, products of a warp make of one position's numbers
 // (16 channels x 8 stages) and the weights (8 stages x 8 end-times) the states (16 x 8): thread 4 g + q of a warp has both
@@ -11,13 +9,13 @@
 // where the first products and what follows have left it.
 //
 // Defined by the host: EVALUATIONS (stages), LAST (0 or 2 end-times beside the eight), MANY (1 where that is not all of them,
-// else 0), TEAMS, POSITIONS, CHANNELS.
+// else 0), POSITIONS, CHANNELS.
 
 namespace {
 
-constexpr int WARPS = 4, THREADS = 32 * WARPS;        // of a team
-constexpr int GROUPS = 8;                             // of a team
-constexpr int PIECES = CHANNELS / (2 * GROUPS);       // of a sample, and teams that share one
+constexpr int WARPS = 4, THREADS = 32 * WARPS;
+constexpr int GROUPS = 8;                             // of a block
+constexpr int PIECES = CHANNELS / (2 * GROUPS);       // of a sample, and blocks that share one
 constexpr int STAGES = 8;                             // of a product
 constexpr int ROUNDS = EVALUATIONS / STAGES + 1;      // of products, until the start has had its turn
 constexpr int CHUNK = 8 + LAST;                       // end-times at a time
@@ -25,35 +23,28 @@ constexpr int OWN = (POSITIONS + WARPS - 1) / WARPS;  // positions of a warp
 constexpr int FOURS = (OWN + 3) / 4;
 constexpr int COUNT = 2 * POSITIONS;  // numbers of a group
 
-// Bytes of a team's shared memory: of a position and of a stage, at which four stages are in different banks; of all stages of a
-// product; of the weights, and of what is kept of the end-times on the way back, both twice; then come the warps' sums.
+// Bytes of shared memory: of a position and of a stage, at which four stages are in different banks; of all stages of a product;
+// of the weights, and of what is kept of the end-times on the way back, both twice; then come the warps' sums.
 constexpr int POSITION = 8 * GROUPS, STAGE = POSITIONS * POSITION + 32, FACTORS = STAGES * STAGE;
 constexpr int WEIGHTS = 4 * ROUNDS * STAGES * CHUNK, KEPT = 16 * CHUNK * GROUPS;
-constexpr int BYTES_FORWARD = FACTORS + 2 * WEIGHTS + 4 * 16 * THREADS;
-constexpr int BYTES_BACKWARD = FACTORS + 2 * WEIGHTS + 2 * KEPT + 16 * GROUPS + 3 * 16 * THREADS;
 
-// A sample at CHUNK end-times from the first on: what a team does at a time.
+// A sample at CHUNK end-times from the first on: what a block does at a time.
 struct Turn {
     int sample, first;
     DEVICE Turn next(int ends) const {
-        return MANY && first + CHUNK < ends ? Turn{sample, first + CHUNK} : Turn{sample + int(gridDim.x) * TEAMS / PIECES, 0};
+        return MANY && first + CHUNK < ends ? Turn{sample, first + CHUNK} : Turn{sample + int(gridDim.x) / PIECES, 0};
     }
 };
 
+DEVICE Turn first_turn() { return {int(blockIdx.x) / PIECES, 0}; }
+
+DEVICE int piece() { return blockIdx.x % PIECES; }
+
 struct Cell {
-    int team, thread, warp, group, quarter;  // of all teams; thread and warp of the team
-    DEVICE Turn first_turn() const { return {team / PIECES, 0}; }
-    DEVICE int piece() const { return team % PIECES; }
+    int warp, group, quarter;
 };
 
-DEVICE Cell cell() {
-    const int warp = same_in_warp(threadIdx.x / 32);
-    return {int(blockIdx.x) * TEAMS + warp / WARPS, int(threadIdx.x) % THREADS, warp % WARPS, int(threadIdx.x) % 32 / 4,
-            int(threadIdx.x) % 4};
-}
-
-static_assert(THREADS == 128, "as many as meet at a barrier of a sample");
-DEVICE void team_barrier(const Cell& c) { sample_barrier(1 + c.team % TEAMS); }
+DEVICE Cell cell() { return {same_in_warp(threadIdx.x / 32), int(threadIdx.x) % 32 / 4, int(threadIdx.x) % 4}; }
 
 // Whether the warp has so many positions and one more; known beforehand but for the last.
 DEVICE bool inside(int i, const Cell& c) { return (i + 1) * WARPS <= POSITIONS || i * WARPS + c.warp < POSITIONS; }
@@ -118,13 +109,13 @@ DEVICE Number* stage_at(Number* stages, Number* start, int stage, int batch) {
 struct Given {
     const float *stages, *start, *weights;  // weights (evaluations, row), stride apart per sample
     int ends, batch, row, stride;
-    // In (B, P, C), of the team's channels at the warp's first position.
+    // In (B, P, C), of the block's channels at the warp's first position.
     DEVICE size_t offset(const Turn& turn, const Cell& c) const {
-        return (size_t(turn.sample) * POSITIONS + c.warp) * CHANNELS + c.piece() * 2 * GROUPS;
+        return (size_t(turn.sample) * POSITIONS + c.warp) * CHANNELS + piece() * 2 * GROUPS;
     }
-    // In (S, B, C / 2), of the team's groups at one of the end-times.
-    DEVICE size_t groups(const Turn& turn, int end, const Cell& c) const {
-        return (size_t(turn.first + end) * batch + turn.sample) * (CHANNELS / 2) + c.piece() * GROUPS;
+    // In (S, B, C / 2), of the block's groups at one of the end-times.
+    DEVICE size_t groups(const Turn& turn, int end) const {
+        return (size_t(turn.first + end) * batch + turn.sample) * (CHANNELS / 2) + piece() * GROUPS;
     }
 };
 
@@ -138,9 +129,9 @@ DEVICE void start_stages(char* to, const Given& given, const Turn& turn, int sta
             start_copy(to + own * STAGE + (i * WARPS + c.warp) * POSITION + 16 * part, from + i * WARPS * CHANNELS);
 }
 
-DEVICE void start_weights(float* to, const Given& given, const Turn& turn, const Cell& c) {
+DEVICE void start_weights(float* to, const Given& given, const Turn& turn) {
     const float* from = given.weights + size_t(turn.sample) * given.stride + turn.first;
-    for (int i = c.thread; i < EVALUATIONS * CHUNK; i += THREADS) {
+    for (int i = threadIdx.x; i < EVALUATIONS * CHUNK; i += THREADS) {
         const int stage = i / CHUNK, end = i % CHUNK;
         if (turn.first + end < given.ends)
             start_word_copy(to + i, from + stage * given.row + end);
@@ -150,8 +141,8 @@ DEVICE void start_weights(float* to, const Given& given, const Turn& turn, const
 }
 
 // What never changes of the weights: ones for the start, zeros for what comes after it.
-DEVICE void set_weights(float* weights, const Cell& c) {
-    for (int i = EVALUATIONS * CHUNK + c.thread; i < ROUNDS * STAGES * CHUNK; i += THREADS)
+DEVICE void set_weights(float* weights) {
+    for (int i = EVALUATIONS * CHUNK + threadIdx.x; i < ROUNDS * STAGES * CHUNK; i += THREADS)
         weights[i] = i / CHUNK == EVALUATIONS ? 1.0f : 0.0f;
 }
 
@@ -198,10 +189,10 @@ DEVICE float over_warp(int end, float v) { return end < 2 ? v : over_quarters(v)
 
 // The sums of what the warps have in the same lane, N times four numbers.
 template <int N>
-DEVICE void over_warps(float4* shared, float (&sums)[N][4], const Cell& c) {
+DEVICE void over_warps(float4* shared, float (&sums)[N][4]) {
 #pragma unroll
-    for (int n = 0; n < N; n++) shared[n * THREADS + c.thread] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
-    team_barrier(c);
+    for (int n = 0; n < N; n++) shared[n * THREADS + threadIdx.x] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
+    block_barrier();
 #pragma unroll
     for (int n = 0; n < N; n++) {
         float4 sum = shared[n * THREADS + threadIdx.x % 32];
@@ -220,32 +211,31 @@ DEVICE void over_warps(float4* shared, float (&sums)[N][4], const Cell& c) {
 }  // namespace
 
 // pooled (S, B, C); means and rstds (S, B, C / 2) for the backward pass.
-extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     head_forward(const float* stages, const float* start, const float* weights, const float* scale, const float* shift, int ends,
                  int batch, int row, int stride, float eps, float* pooled, float* means, float* rstds) {
-    SHARED_MEMORY(all_memory);
-    const Cell c = cell();
-    char* memory = all_memory + c.team % TEAMS * BYTES_FORWARD;
+    SHARED_MEMORY(memory);
     float* chosen = reinterpret_cast<float*>(memory + FACTORS);
     float4* shared = reinterpret_cast<float4*>(memory + FACTORS + 2 * WEIGHTS);
+    const Cell c = cell();
     const Given given = {stages, start, weights, ends, batch, row, stride};
-    const int channel = c.piece() * 2 * GROUPS + 2 * c.group;
+    const int channel = piece() * 2 * GROUPS + 2 * c.group;
     const float2 g = *reinterpret_cast<const float2*>(scale + channel), b = *reinterpret_cast<const float2*>(shift + channel);
     const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go, if they are others
-    Turn turn = c.first_turn();
+    Turn turn = first_turn();
     start_stages(memory, given, turn, 0, c);
-    start_weights(chosen, given, turn, c);
-    set_weights(chosen, c);
-    set_weights(chosen + WEIGHTS / 4, c);
+    start_weights(chosen, given, turn);
+    set_weights(chosen);
+    set_weights(chosen + WEIGHTS / 4);
     for (int odd = 0; turn.sample < batch; odd ^= 1) {
         const Turn next = turn.next(ends);
         copies_done();
-        team_barrier(c);
+        block_barrier();
         States x;
         interpolate(x, memory, chosen + odd * other, given, turn, c);
         if (next.sample < batch) {
             start_stages(memory, given, next, 0, c);
-            if (other > 0) start_weights(chosen + (1 - odd) * other, given, next, c);
+            if (other > 0) start_weights(chosen + (1 - odd) * other, given, next);
         }
         float mean[1][4] = {}, rstd[1][4] = {}, sums[2][4] = {};  // the last of both channels
 #pragma unroll
@@ -254,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
             for (int i = 0; i < positions(e); i++) mean[0][e] += x.at(e, 0, i) + x.at(e, 1, i);
             mean[0][e] = over_warp(e, mean[0][e]);
         }
-        over_warps(shared, mean, c);
+        over_warps(shared, mean);
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
             mean[0][e] *= 1.0f / COUNT;
@@ -267,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
             }
             rstd[0][e] = over_warp(e, rstd[0][e]);
         }
-        over_warps(shared + THREADS, rstd, c);
+        over_warps(shared + THREADS, rstd);
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
             rstd[0][e] = rsqrtf(rstd[0][e] * (1.0f / COUNT) + eps);
@@ -282,12 +272,12 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
             sums[0][e] = over_warp(e, sums[0][e]);
             sums[1][e] = over_warp(e, sums[1][e]);
         }
-        over_warps(shared + 2 * THREADS, sums, c);
+        over_warps(shared + 2 * THREADS, sums);
 #pragma unroll
         for (int e = 0; e < ENDS; e++) {
             const int end = end_time(e, c);
             if (turn.first + end >= ends || c.warp != e || (e >= 2 && c.quarter != 0)) continue;
-            const size_t at = given.groups(turn, end, c) + c.group;
+            const size_t at = given.groups(turn, end) + c.group;
             *reinterpret_cast<float2*>(pooled + 2 * at) =
                 make_float2(sums[0][e] * (1.0f / POSITIONS), sums[1][e] * (1.0f / POSITIONS));
             means[at] = mean[0][e];
@@ -297,28 +287,27 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
     }
 }
 
-// d_stages and d_start like stages and start; d_affine (teams that share a sample's channels, 2, C): of scale and shift.
-extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
+// d_stages and d_start like stages and start; d_affine (blocks that share a sample's channels, 2, C): of scale and shift.
+extern "C" __global__ void __launch_bounds__(THREADS, 4)
     head_backward(const float* stages, const float* start, const float* weights, const float* scale, const float* shift,
                   const float* means, const float* rstds, const float* d_pooled, int ends, int batch, int row, int stride,
                   float* d_stages, float* d_start, float* d_affine) {
-    SHARED_MEMORY(all_memory);
-    const Cell c = cell();
-    char* memory = all_memory + c.team % TEAMS * BYTES_BACKWARD;
+    SHARED_MEMORY(memory);
     float* chosen = reinterpret_cast<float*>(memory + FACTORS);
     float4* kept = reinterpret_cast<float4*>(memory + FACTORS + 2 * WEIGHTS);  // (CHUNK, GROUPS): mean, 1 / std, both gradients
     float4* affine = kept + 2 * KEPT / 16;                                     // (GROUPS): both scales, both shifts
     float4* shared = affine + GROUPS;
+    const Cell c = cell();
     const Given given = {stages, start, weights, ends, batch, row, stride};
-    const int channel = c.piece() * 2 * GROUPS + 2 * c.group;
+    const int channel = piece() * 2 * GROUPS + 2 * c.group;
     const int other = MANY || stride > 0 ? WEIGHTS / 4 : 0;  // where the next turn's weights go, if they are others
     auto start_kept = [&](const Turn& turn, int odd) {
         static_assert(CHUNK * GROUPS <= THREADS, "a thread for every group of every end-time");
-        const int end = c.thread / GROUPS;
+        const int end = threadIdx.x / GROUPS;
         if (end >= CHUNK) return;
-        float4* to = kept + odd * KEPT / 16 + c.thread;
+        float4* to = kept + odd * KEPT / 16 + threadIdx.x;
         if (turn.first + end < ends) {
-            const size_t at = given.groups(turn, end, c) + c.thread % GROUPS;
+            const size_t at = given.groups(turn, end) + threadIdx.x % GROUPS;
             start_word_copy(&to->x, means + at);
             start_word_copy(&to->y, rstds + at);
             start_half_copy(&to->z, d_pooled + 2 * at);
@@ -326,12 +315,12 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
             *to = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         }
     };
-    Turn turn = c.first_turn();
+    Turn turn = first_turn();
     start_stages(memory, given, turn, 0, c);
-    start_weights(chosen, given, turn, c);
+    start_weights(chosen, given, turn);
     start_kept(turn, 0);
-    set_weights(chosen, c);
-    set_weights(chosen + WEIGHTS / 4, c);
+    set_weights(chosen);
+    set_weights(chosen + WEIGHTS / 4);
     if (c.warp == 0 && c.quarter == 0)
         affine[c.group] = make_float4(scale[channel], scale[channel + 1], shift[channel], shift[channel + 1]);
     float d_own[1][4] = {};  // of both scales, of both shifts, from the warp's positions
@@ -340,12 +329,12 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
         const float4* own_kept = kept + odd * KEPT / 16 + c.group;
         const Turn next = turn.next(ends);
         copies_done();
-        team_barrier(c);
+        block_barrier();
         States x;
         interpolate(x, memory, own_weights, given, turn, c);
         if (next.sample < batch) {
             start_stages(memory, given, next, 0, c);
-            if (other > 0) start_weights(chosen + (1 - odd) * other, given, next, c);
+            if (other > 0) start_weights(chosen + (1 - odd) * other, given, next);
             start_kept(next, 1 - odd);
         }
         float4 a = affine[c.group];
@@ -377,7 +366,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
             means_d[0][e] = over_warp(e, d_shift.x * a.x + d_shift.y * a.y);
             means_d[1][e] = over_warp(e, d_scale.x * a.x + d_scale.y * a.y);
         }
-        over_warps(shared, means_d, c);
+        over_warps(shared, means_d);
         a = affine[c.group];  // read again, so that where ReLU is open is made out again: there are too few registers to keep it
         float2 slope[4];
 #pragma unroll
@@ -430,9 +419,9 @@ extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 4 / TEAMS)
     // The quarters have different end-times, or different positions of the last ones.
 #pragma unroll
     for (int n = 0; n < 4; n++) d_own[0][n] = over_quarters(d_own[0][n]) * (1.0f / POSITIONS);
-    over_warps(shared + 2 * THREADS, d_own, c);
+    over_warps(shared + 2 * THREADS, d_own);
     if (c.warp == 0 && c.quarter == 0) {
-        float* rows = d_affine + size_t(c.team / PIECES) * 2 * CHANNELS + channel;
+        float* rows = d_affine + size_t(blockIdx.x / PIECES) * 2 * CHANNELS + channel;
         *reinterpret_cast<float2*>(rows) = make_float2(d_own[0][0], d_own[0][1]);
         *reinterpret_cast<float2*>(rows + CHANNELS) = make_float2(d_own[0][2], d_own[0][3]);
     }

@@ -30,10 +30,10 @@ _REGISTERS = 128
 """Per thread: sixteen warps on a multiprocessor, and nothing spilled at the sizes of the paper's network."""
 
 
-_CUDA_CHANNELS, _CUDA_POSITIONS = 16, 64
-"""Channels of a team of warps, and most positions, of interpolated_head.cu."""
-_CUDA_WARPS, _CUDA_TEAMS = 4, 4
-"""Of a team, and teams of a multiprocessor."""
+_CUDA_BLOCK, _CUDA_POSITIONS = 16, 64
+"""Channels of a block at a time, and most positions, of interpolated_head.cu."""
+_CUDA_WARPS, _CUDA_BLOCKS = 4, 4
+"""Of a block, and blocks of a multiprocessor."""
 _CUDA_STAGES, _CUDA_ENDS, _CUDA_LAST = 8, 8, 2
 """Stages and end-times of a product, and the end-times beside these at a time where that saves a turn."""
 
@@ -97,7 +97,7 @@ def _is_padded(weights: Tensor) -> bool:
 def _cuda_kernels(stages: Tensor, groups: int, ends: int) -> nvrtc.Kernels | None:
     """interpolated_head.cu for these sizes; None where it cannot serve, and Triton does."""
     evaluations, _, channels, height, width = stages.shape
-    fits = channels == 2 * groups and channels % _CUDA_CHANNELS == 0 and height * width <= _CUDA_POSITIONS
+    fits = channels == 2 * groups and channels % _CUDA_BLOCK == 0 and height * width <= _CUDA_POSITIONS
     if not fits or not stages.is_cuda or nvrtc.why_unavailable() is not None:
         return None
     return nvrtc.compiled("interpolated_head", _cuda_sizes(evaluations, ends, height * width, channels), stages.device)
@@ -108,24 +108,18 @@ def _cuda_last(ends: int) -> int:
     return _CUDA_LAST if math.ceil(ends / (_CUDA_ENDS + _CUDA_LAST)) < math.ceil(ends / _CUDA_ENDS) else 0
 
 
-def _cuda_teams(channels: int) -> int:
-    """Of a block: as many as divide a sample evenly among blocks, and a multiprocessor among them."""
-    return math.gcd(channels // _CUDA_CHANNELS, _CUDA_TEAMS)
-
-
 def _cuda_sizes(evaluations: int, ends: int, positions: int, channels: int) -> tuple[tuple[str, int], ...]:
     last = _cuda_last(ends)
     many = int(ends > _CUDA_ENDS + last)
-    sizes = (("EVALUATIONS", evaluations), ("LAST", last), ("MANY", many), ("POSITIONS", positions), ("CHANNELS", channels))
-    return (*sizes, ("TEAMS", _cuda_teams(channels)))
+    return (("EVALUATIONS", evaluations), ("LAST", last), ("MANY", many), ("POSITIONS", positions), ("CHANNELS", channels))
 
 
 def _cuda_shared_bytes(evaluations: int, ends: int, positions: int) -> tuple[int, int]:
-    """Of a team, forward and backward: stages of a product, weights twice; its warps' sums; what is kept of each end, twice."""
+    """Of a block, forward and backward: stages of a product, weights twice; its warps' sums; what is kept of each end, twice."""
     chunk, sums = _CUDA_ENDS + _cuda_last(ends), 16 * 32 * _CUDA_WARPS
-    stages = _CUDA_STAGES * (positions * 4 * _CUDA_CHANNELS + 32)
+    stages = _CUDA_STAGES * (positions * 4 * _CUDA_BLOCK + 32)
     both = stages + 2 * 4 * chunk * (evaluations // _CUDA_STAGES + 1) * _CUDA_STAGES
-    return both + 4 * sums, both + 3 * sums + 16 * (2 * chunk + 1) * _CUDA_CHANNELS // 2
+    return both + 4 * sums, both + 3 * sums + 16 * (2 * chunk + 1) * _CUDA_BLOCK // 2
 
 
 class _CudaHead(torch.autograd.Function):
@@ -139,17 +133,16 @@ class _CudaHead(torch.autograd.Function):
         ends = weights.shape[0]
         rows = stages.detach().permute(0, 1, 3, 4, 2).contiguous()
         start = base.detach().permute(0, 2, 3, 1).contiguous()
-        pieces, teams = channels // _CUDA_CHANNELS, _cuda_teams(channels)
-        room = nvrtc.multiprocessors(stages.device) * _CUDA_TEAMS // pieces  # for samples at a time
-        blocks, threads = pieces // teams * nvrtc.even_blocks(batch, max(room, 1)), teams * 32 * _CUDA_WARPS
-        own, own_back = _cuda_shared_bytes(evaluations, ends, math.prod(stages.shape[3:]))
-        ctx.launch, ctx.samples_at_once = (blocks, threads, teams * own_back), blocks * teams // pieces
+        pieces, threads = channels // _CUDA_BLOCK, 32 * _CUDA_WARPS
+        blocks = pieces * nvrtc.even_blocks(batch, max(_CUDA_BLOCKS * nvrtc.multiprocessors(stages.device) // pieces, 1))
+        shared_bytes, shared_bytes_back = _cuda_shared_bytes(evaluations, ends, math.prod(stages.shape[3:]))
+        ctx.launch = (blocks, threads, shared_bytes_back)
         ctx.numbers = (ends, batch, _row(ends), weights.stride(1) if weights.ndim == 3 else 0)
         pooled = torch.empty((ends, batch, channels), device=stages.device)
         means, rstds = (torch.empty((ends, batch, channels // 2), device=stages.device) for _ in range(2))
         given = (rows, start, weights, scale.detach(), shift.detach())
         numbers = [*given, *ctx.numbers, float(eps), pooled, means, rstds]
-        kernels.launch("head_forward", blocks, threads, teams * own, numbers, long=True)
+        kernels.launch("head_forward", blocks, threads, shared_bytes, numbers, long=True)
         ctx.save_for_backward(*given, means, rstds)
         ctx.kernels = kernels
         return pooled
@@ -159,7 +152,7 @@ class _CudaHead(torch.autograd.Function):
     def backward(ctx: Any, d_pooled: Tensor) -> tuple[Tensor | None, ...]:
         rows, start, weights, scale, shift, means, rstds = ctx.saved_tensors
         d_rows, d_start = torch.empty_like(rows), torch.empty_like(start)
-        d_affine = torch.empty((ctx.samples_at_once, 2, scale.shape[0]), device=rows.device)
+        d_affine = torch.empty((ctx.launch[0] * _CUDA_BLOCK // scale.shape[0], 2, scale.shape[0]), device=rows.device)
         given = (rows, start, weights, scale, shift, means, rstds, d_pooled.contiguous())
         ctx.kernels.launch("head_backward", *ctx.launch, [*given, *ctx.numbers, d_rows, d_start, d_affine], long=True)
         d_scale, d_shift = d_affine.sum(dim=0)

@@ -91,21 +91,22 @@ def why_unavailable() -> str | None:
     return None
 
 
-def multiprocessors(device: torch.device) -> int:
-    """How many a kernel takes that could fill the card; of four where an emulation stands in for one. See `sharing_card`."""
+def multiprocessors(device: torch.device, parts: int = 2) -> int:
+    """How many a kernel takes that could fill the card: all, or one of so many parts where runs share it (`sharing_card`).
+
+    Where an emulation stands in for a card it has four.
+    """
     there = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-    return max(there // _card.parts, 1)
+    return max(there // parts, 1) if _card.shared else there
 
 
 @dataclass
 class _Card:
-    parts: int = 1
+    shared: bool = False
 
 
 _card = _Card()
 """Of the process, not of the thread: autograd launches from threads of its own."""
-_PARTS = 2
-"""Of a card that runs share; with halves five of them get on fastest."""
 
 
 @contextmanager
@@ -115,12 +116,12 @@ def sharing_card(runs: int) -> Generator[None]:
     Beside others a kernel takes half of the multiprocessors twice as long: what every block does once, such as loading weights
     or storing its part of a sum, is done half as often.
     """
-    before = _card.parts
-    _card.parts = _PARTS if runs > 1 else 1
+    before = _card.shared
+    _card.shared = runs > 1
     try:
         yield
     finally:
-        _card.parts = before
+        _card.shared = before
 
 
 def even_blocks(items: int, most: int) -> int:

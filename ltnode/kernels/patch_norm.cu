@@ -1,108 +1,98 @@
 // A convolution of images with few channels, GroupNorm with two channels a group, and ReLU, in one kernel per direction.
 //
-// A team of warps has one sample at a time. The convolution is a product with the matrix of its neighbourhoods (patch_tile.cuh):
-// cheap enough to be made again in every sweep over the positions, so that the values before the norm never reach memory.
+// A block has one sample. The convolution is a product with the matrix of its neighbourhoods (patch_tile.cuh): cheap enough to be
+// made again in every sweep over the positions, so that the values before the norm never reach memory.
 //
 // Going back, the gradient before the norm is a combination of three things: the gradient of the output where ReLU was open, the
 // values before the norm, themselves a product of the weight and a neighbourhood, and a constant. So the weight's gradient needs
 // nothing of the positions but three sums: of the first times the neighbourhood, of the products of a neighbourhood with itself
 // (their matrix), and of the neighbourhoods. One sweep over the gradient of the output, which stays in bfloat16, makes them all.
-//
-// Defined by the host, beside what the tile needs: TEAMS of a block going forward (1 or 2); one has it alone going back.
 
 #include "relu_mask.cuh"
 #include "patch_tile.cuh"
 
 // out (N, POSITIONS, OUT) in bfloat16; means and rstds (N, GROUPS) for the backward pass. images (N, CHANNELS, HEIGHT, WIDTH),
-// weight (OUT, K). The teams of a block have nothing in common but their multiprocessor, of which they leave little to others.
-extern "C" __global__ void __launch_bounds__(TEAMS * THREADS, 2 / TEAMS)
+// weight (OUT, K).
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
     patch_norm_forward(const float* images, const float* weight, const float* bias, const float* scale, const float* shift,
-                       float eps, u32* out, float* means, float* rstds, int samples) {
-    SHARED_MEMORY(memory);
-    Cell c = cell<TEAMS>();
-    char* shared = memory + c.team * TEAM_BYTES;
+                       float eps, u32* out, float* means, float* rstds) {
+    SHARED_MEMORY(shared);
     float* sums = reinterpret_cast<float*>(shared + SUMS_AT);
+    const Cell c = cell();
     const int group = c.channel / 2;
     const Layer layer = load_layer(weight, bias, c);
-    Loaded numbers;
-    if (c.sample < samples) load_image(numbers, images, c);
-    for (; c.sample < samples; c.sample += TEAMS * gridDim.x) {
-        write_patches(shared, numbers, c);
-        Cell next = c;
-        next.sample += TEAMS * gridDim.x;
-        if (next.sample < samples) load_image(numbers, images, next);
+    write_patches(shared, images);
 
-        // Sums of x - s and its square, with s a value of the group: no cancellation where the mean is large.
-        float near[2], start[4], sum[2] = {0.0f, 0.0f}, squares[2] = {0.0f, 0.0f}, count = 0.0f;
-        {
-            Values x;
-            convolve(x, layer, layer.bias, shared, c.share % TILES, c);
+    // Sums of x - s and its square, with s a value of the group: no cancellation where the mean is large.
+    float near[2], start[4], sum[2] = {0.0f, 0.0f}, squares[2] = {0.0f, 0.0f}, count = 0.0f;
+    {
+        Values x;
+        convolve(x, layer, layer.bias, shared, c.share % TILES, c);
 #pragma unroll
-            for (int m = 0; m < 2; m++) near[m] = c.valid(c.share % TILES, 0, 0) ? x[0][m][0] : 0.0f;
-        }
+        for (int m = 0; m < 2; m++) near[m] = c.valid(c.share % TILES, 0, 0) ? x[0][m][0] : 0.0f;
+    }
 #pragma unroll
-        for (int i = 0; i < 4; i++) start[i] = layer.bias[i] - near[i / 2];
-        for (int tile = c.share; tile < TILES; tile += SHARES) {
-            Values x;
-            convolve(x, layer, start, shared, tile, c);
-            const bool whole = tile < POSITIONS / 16;
+    for (int i = 0; i < 4; i++) start[i] = layer.bias[i] - near[i / 2];
+    for (int tile = c.share; tile < TILES; tile += SHARES) {
+        Values x;
+        convolve(x, layer, start, shared, tile, c);
+        const bool whole = tile < POSITIONS / 16;
 #pragma unroll
-            for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const bool counts = whole || c.valid(tile, half, e);
+            for (int e = 0; e < 2; e++) {
+                const bool counts = whole || c.valid(tile, half, e);
 #pragma unroll
-                    for (int m = 0; m < 2; m++) {
-                        if (!counts) x[half][m][e] = x[half][m][2 + e] = 0.0f;
-                        sum[m] += x[half][m][e] + x[half][m][2 + e];
-                        squares[m] += x[half][m][e] * x[half][m][e];
-                        squares[m] += x[half][m][2 + e] * x[half][m][2 + e];
-                    }
-                    count += counts ? 2.0f : 0.0f;
+                for (int m = 0; m < 2; m++) {
+                    if (!counts) x[half][m][e] = x[half][m][2 + e] = 0.0f;
+                    sum[m] += x[half][m][e] + x[half][m][2 + e];
+                    squares[m] += x[half][m][e] * x[half][m][e];
+                    squares[m] += x[half][m][2 + e] * x[half][m][2 + e];
                 }
-        }
-#pragma unroll
-        for (int m = 0; m < 2; m++) deposit(count * near[m] + sum[m], sums, 0, group + m, c);
-        team_barrier(c);
-        float mean[2], rstd[2];
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            mean[m] = total(sums, 0, group + m, c) * (1.0f / COUNT);
-            float off = mean[m] - near[m];
-            deposit(squares[m] + off * (count * off - 2.0f * sum[m]), sums, 1, group + m, c);
-        }
-        team_barrier(c);
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            rstd[m] = rsqrtf(total(sums, 1, group + m, c) * (1.0f / COUNT) + eps);
-            if (c.share == 0 && c.lane % 4 == 0) {
-                means[c.sample * GROUPS + group + m] = mean[m];
-                rstds[c.sample * GROUPS + group + m] = rstd[m];
+                count += counts ? 2.0f : 0.0f;
             }
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) deposit(count * near[m] + sum[m], sums, 0, group + m, c);
+    block_barrier();
+    float mean[2], rstd[2];
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        mean[m] = total(sums, 0, group + m, c) * (1.0f / COUNT);
+        float off = mean[m] - near[m];
+        deposit(squares[m] + off * (count * off - 2.0f * sum[m]), sums, 1, group + m, c);
+    }
+    block_barrier();
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        rstd[m] = rsqrtf(total(sums, 1, group + m, c) * (1.0f / COUNT) + eps);
+        if (c.share == 0 && c.lane % 4 == 0) {
+            means[c.sample * GROUPS + group + m] = mean[m];
+            rstds[c.sample * GROUPS + group + m] = rstd[m];
         }
+    }
 
-        float slope[4], level[4];  // relu(slope x + level)
+    float slope[4], level[4];  // relu(slope x + level)
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            slope[i] = rstd[i / 2] * scale[c.channel + i];
-            level[i] = shift[c.channel + i] - mean[i / 2] * slope[i];
-        }
-        for (int tile = c.share; tile < TILES; tile += SHARES) {
-            Values x;
-            convolve(x, layer, layer.bias, shared, tile, c);
-            const bool whole = tile < POSITIONS / 16;
+    for (int i = 0; i < 4; i++) {
+        slope[i] = rstd[i / 2] * scale[c.channel + i];
+        level[i] = shift[c.channel + i] - mean[i / 2] * slope[i];
+    }
+    for (int tile = c.share; tile < TILES; tile += SHARES) {
+        Values x;
+        convolve(x, layer, layer.bias, shared, tile, c);
+        const bool whole = tile < POSITIONS / 16;
 #pragma unroll
-            for (int half = 0; half < 2; half++)
+        for (int half = 0; half < 2; half++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    Four y;
+            for (int e = 0; e < 2; e++) {
+                Four y;
 #pragma unroll
-                    for (int m = 0; m < 2; m++)
-                        y.pair[m] = bf16_pair_relu(slope[2 * m] * x[half][m][e] + level[2 * m],
-                                                   slope[2 * m + 1] * x[half][m][2 + e] + level[2 * m + 1]);
-                    if (whole || c.valid(tile, half, e)) *reinterpret_cast<Four*>(out + c.at(tile, half, e)) = y;
-                }
-        }
+                for (int m = 0; m < 2; m++)
+                    y.pair[m] = bf16_pair_relu(slope[2 * m] * x[half][m][e] + level[2 * m],
+                                               slope[2 * m + 1] * x[half][m][2 + e] + level[2 * m + 1]);
+                if (whole || c.valid(tile, half, e)) *reinterpret_cast<Four*>(out + c.at(tile, half, e)) = y;
+            }
     }
 }
 
@@ -118,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                         const float* means, const float* rstds, const u32* d_out, float* gradients) {
     SHARED_MEMORY(shared);
     float* sums = reinterpret_cast<float*>(shared + SUMS_AT);
-    const Cell c = cell<1>();
+    const Cell c = cell();
     const Four* first = reinterpret_cast<const Four*>(d_out + c.at(0, 0, 0));
     Pieces d[STAGES];
 #pragma unroll
@@ -131,9 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         start[i] = turned_start(layer.bias[i], means[group], rstds[group], scale[c.channel + i], shift[c.channel + i]);
     }
     turn_rows(layer, scale, c);
-    Loaded numbers;
-    load_image(numbers, images, c);
-    write_patches(shared, numbers, c);
+    write_patches(shared, images);
 
     float d_weight[2][2 * KS][4], sum_d[2][4];  // of d times the neighbourhood; of d, the same in all columns
     zero(d_weight[0]), zero(d_weight[1]), zero(sum_d);

@@ -20,7 +20,6 @@ from ltnode.kernels import nvrtc
 from ltnode.typing import Float, Tensor
 
 _THREADS = 256
-"""Of a team, which has one sample."""
 _MOST_COLUMNS = 32
 _WIDTHS = (32, 64, 128, 256)
 _MOST_SHARED_BYTES = 113_000
@@ -71,19 +70,10 @@ def pixels(x: Float[Tensor, "N C H W"]) -> Float[Tensor, "N H W C"]:
     return rows if rows.data_ptr() % 16 == 0 else rows.clone()
 
 
-def defines(shape: tuple[int, ...], size: int, outputs: int, teams: int) -> tuple[tuple[str, int], ...]:
+def defines(shape: tuple[int, ...], size: int, outputs: int) -> tuple[tuple[str, int], ...]:
     """What the kernels are compiled for, from the shape of x."""
     _, channels, height, width = shape
-    sizes = (("HEIGHT", height), ("WIDTH", width), ("CHANNELS", channels), ("SIZE", size), ("OUT", outputs))
-    return (*sizes, ("TEAMS", teams))
-
-
-def teams_of(shape: tuple[int, ...], size: int, outputs: int, device: torch.device) -> int:
-    """Of a block going forward: two where the card has the shared memory."""
-    if device.type != "cuda":
-        return 2
-    card: Any = torch.cuda.get_device_properties(device)
-    return 2 if 2 * _shared_bytes(shape, size, outputs) <= card.shared_memory_per_block_optin else 1
+    return (("HEIGHT", height), ("WIDTH", width), ("CHANNELS", channels), ("SIZE", size), ("OUT", outputs))
 
 
 def _shared_bytes(shape: tuple[int, ...], size: int, outputs: int) -> int:
@@ -93,11 +83,11 @@ def _shared_bytes(shape: tuple[int, ...], size: int, outputs: int) -> int:
     tiles = math.ceil((height - size + 1) * (width - size + 1) / 16)
     shares = 8 * 32 // outputs
     rows = max(tiles * 16 * (2 * steps + 1) * 16, shares * outputs * steps * 16 * 4)
-    return rows + 8 * shares * outputs * 4 + math.ceil(2 * channels * height * width / 16) * 16
+    return rows + 8 * shares * outputs * 4 + 2 * channels * height * width
 
 
 def _compiled_for(shape: tuple[int, ...], size: int, outputs: int, device: torch.device) -> nvrtc.Kernels:
-    return nvrtc.compiled("patch_norm", defines(shape, size, outputs, teams_of(shape, size, outputs, device)), device)
+    return nvrtc.compiled("patch_norm", defines(shape, size, outputs), device)
 
 
 @dataclass(frozen=True)
@@ -125,10 +115,7 @@ def launch_forward(x: Tensor, parameters: Sequence[Tensor], eps: float) -> Launc
     means, rstds = torch.empty((2, samples, outputs // 2), device=x.device)
     kernels = _compiled_for(tuple(x.shape), size, outputs, x.device)
     shared = _shared_bytes(tuple(x.shape), size, outputs)
-    teams = teams_of(tuple(x.shape), size, outputs, x.device)
-    blocks = nvrtc.even_blocks(math.ceil(samples / teams), nvrtc.multiprocessors(x.device) * (2 // teams))
-    arguments: list[nvrtc.Argument] = [*given, float(eps), out, means, rstds, samples]
-    kernels.launch("patch_norm_forward", blocks, teams * _THREADS, teams * shared, arguments, long=True)
+    kernels.launch("patch_norm_forward", samples, _THREADS, shared, [*given, float(eps), out, means, rstds], long=True)
     return Launched(given, out, means, rstds)
 
 

@@ -1,6 +1,6 @@
 // The neighbourhoods of an image as a matrix in shared memory, and 16 of them at a time as products of a warp: POSITIONS rows of
-// K = CHANNELS * SIZE^2 values. The eight warps of a team share the 32-channel parts and, 16 positions at a time, the positions.
-// The rows of a warp's two mma tiles are permuted so that a thread holds four channels, two groups, side by side:
+// K = CHANNELS * SIZE^2 values. Eight warps share the 32-channel parts and, 16 positions at a time, the positions. The rows of a
+// warp's two mma tiles are permuted so that a thread holds four channels, two groups, side by side:
 //     channels 32 part + 4 (lane / 4) + 0 ... 3 at positions 2 (lane % 4) and the next, and eight further.
 // The same arrangement is that of the left factor in the weight's gradient, a product over the positions.
 //
@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int THREADS = 256;                // of a team
+constexpr int THREADS = 256;
 constexpr int ACROSS = WIDTH - SIZE + 1;
 constexpr int POSITIONS = (HEIGHT - SIZE + 1) * ACROSS;
 constexpr int K = CHANNELS * SIZE * SIZE;
@@ -26,8 +26,6 @@ constexpr int GRADIENT_BYTES = SHARES * OUT * ROW * 4;  // of the weight, in the
 constexpr int SUMS_AT = PATCH_BYTES > GRADIENT_BYTES ? PATCH_BYTES : GRADIENT_BYTES;
 constexpr int SUMS_BYTES = 8 * SHARES * OUT * 4;
 constexpr int IMAGE_AT = SUMS_AT + SUMS_BYTES;
-constexpr int NUMBERS = CHANNELS * HEIGHT * WIDTH;
-constexpr int TEAM_BYTES = IMAGE_AT + (2 * NUMBERS + 15) / 16 * 16;
 constexpr int STAGES = 2;                   // tiles of the output's gradient that are on their way
 constexpr u32 ONES = 0x3f803f80u;           // a right factor of ones: the product is the left factor's sum
 // Numbers of `sums` (see `deposit`) in the backward pass; the neighbourhoods' products have the first four.
@@ -38,7 +36,7 @@ struct alignas(8) Four {
 };
 
 struct Cell {
-    int team, thread, lane, share, column, channel, sample;  // the thread of its team
+    int lane, share, column, channel, sample;
     // Whether the position of value e of half a tile is one of the image's.
     DEVICE bool valid(int tile, int half, int e) const { return 16 * tile + 8 * half + column + e < POSITIONS; }
     // Its four channels in a (N, P, OUT) array of words.
@@ -47,41 +45,29 @@ struct Cell {
     }
 };
 
-// In a block of so many teams, each with a sample of its own.
-template <int N>
 DEVICE Cell cell() {
     Cell c;
-    c.team = N > 1 ? same_in_warp(threadIdx.x / THREADS) : 0;
-    c.thread = threadIdx.x % THREADS;
-    const int warp = c.thread / 32;
+    int warp = threadIdx.x / 32;
     c.lane = threadIdx.x % 32;
     c.share = warp / PARTS;
     c.column = 2 * (c.lane % 4);
     c.channel = 32 * (warp % PARTS) + 4 * (c.lane / 4);
-    c.sample = N * blockIdx.x + c.team;
+    c.sample = blockIdx.x;
     return c;
 }
 
-DEVICE void team_barrier(const Cell& c) { barrier_of(THREADS, 1 + c.team); }
-
-// A thread's numbers of an image.
-typedef float Loaded[(NUMBERS + THREADS - 1) / THREADS];
-
-DEVICE void load_image(Loaded& to, const float* images, const Cell& c) {
-    const float* own = images + size_t(c.sample) * NUMBERS;
-#pragma unroll
-    for (int i = 0; i < int(sizeof(Loaded) / 4); i++)
-        to[i] = i * THREADS + c.thread < NUMBERS ? own[i * THREADS + c.thread] : 0.0f;
-}
-
 // The neighbourhoods of one image, rounded to bfloat16; zeros behind the last value and the last position.
-DEVICE void write_patches(char* shared, const Loaded& numbers, const Cell& c) {
+DEVICE void write_patches(char* shared, const float* images) {
     u16* image = reinterpret_cast<u16*>(shared + IMAGE_AT);
-#pragma unroll
-    for (int i = 0; i < int(sizeof(Loaded) / 4); i++)
-        if (i * THREADS + c.thread < NUMBERS) image[i * THREADS + c.thread] = u16(bf16_pair(numbers[i], 0.0f));
-    team_barrier(c);
-    for (int row = c.thread; row < TILES * 16; row += THREADS) {
+    const float* own = images + size_t(blockIdx.x) * CHANNELS * HEIGHT * WIDTH;
+    constexpr int NUMBERS = CHANNELS * HEIGHT * WIDTH;
+#pragma unroll 12  // all of a usual image is on its way at once
+    for (int first = 0; first < NUMBERS; first += THREADS) {
+        int i = first + threadIdx.x;
+        if (i < NUMBERS) image[i] = u16(bf16_pair(own[i], 0.0f));
+    }
+    block_barrier();
+    for (int row = threadIdx.x; row < TILES * 16; row += THREADS) {
         const u16* corner = image + row / ACROSS * WIDTH + row % ACROSS;
         u32 words[8 * KS];
 #pragma unroll
@@ -95,7 +81,7 @@ DEVICE void write_patches(char* shared, const Loaded& numbers, const Cell& c) {
             *reinterpret_cast<uint4*>(shared + row * PITCH + 16 * piece) =
                 make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
     }
-    team_barrier(c);
+    block_barrier();
 }
 
 struct Layer {

@@ -18,11 +18,6 @@ __device__ __forceinline__ void block_barrier() { __syncthreads(); }
 
 __device__ __forceinline__ void warp_barrier() { __syncwarp(); }
 
-// So many threads of a block, under a number of theirs.
-__device__ __forceinline__ void barrier_of(int threads, int number) {
-    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
 // The 128 threads of one sample.
 __device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
 

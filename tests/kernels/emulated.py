@@ -90,8 +90,7 @@ def emulated_head(sizes: tuple[tuple[str, int], ...]) -> EmulatedKernels:
 def emulated_patch_norm(shape: tuple[int, ...], size: int, outputs: int, device: torch.device) -> EmulatedKernels:
     """Stands in for the compiled kernels of `ltnode.kernels.patch_norm`."""
     assert device.type == "cpu"
-    sizes = patch_norm.defines(shape, size, outputs, patch_norm.teams_of(shape, size, outputs, device))
-    defines = tuple(f"-D{name}={value}" for name, value in sizes)
+    defines = tuple(f"-D{name}={value}" for name, value in patch_norm.defines(shape, size, outputs))
     return _library("patch_norm", ("patch_norm_forward", "patch_norm_backward"), defines)
 
 

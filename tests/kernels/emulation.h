@@ -202,7 +202,6 @@ static inline void pass_turn(int number) {
     meeting.arrived = 0;
     meeting.generation++;
 }
-static inline void barrier_of(int threads, int number) { emulation::meet(emulation::barriers[number], threads, [] {}); }
 static inline void sample_barrier(int number) { emulation::meet(emulation::barriers[number], 128, [] {}); }
 
 // As late as they may be: what reads too early finds what was there before.
