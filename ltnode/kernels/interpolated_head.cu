@@ -1,5 +1,5 @@
 // Interpolation, GroupNorm, ReLU and mean over positions at the end-times, as in interpolated_head_triton.py, for two channels a
-// group. A block has 16 channels, 64 bytes of every position, of one sample after the other, and a warp of it every fourth position.
+// group. A block has 16 channels, 64 bytes of every position, of one sample after the other, a warp of it every fourth position.
 //
 // The start is one more stage, whose weights are ones. For eight stages, products of a warp make of one position's numbers
 // (16 channels x 8 stages) and the weights (8 stages x 8 end-times) the states (16 x 8): thread 4 g + q of a warp has both

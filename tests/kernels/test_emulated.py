@@ -51,7 +51,7 @@ def test_one_evaluation_equals_the_field(monkeypatch: pytest.MonkeyPatch, traine
     On one multiprocessor, so that a block has two pairs of samples, of which the second lacks one.
     """
     emulate(monkeypatch, warpgroups)
-    monkeypatch.setattr(nvrtc, "multiprocessors", lambda *_: 1)
+    monkeypatch.setattr(nvrtc, "multiprocessors", lambda *_, **__: 1)
     field, exact = rough_field(64, seed=3).requires_grad_(trained), RoundedField(64).double().requires_grad_(trained)
     exact.load_state_dict({k: v.double() for k, v in field.state_dict().items()})
     t, h, weight = torch.tensor(0.7), torch.randn(3, 64, 6, 6, requires_grad=True), torch.randn(3, 64, 6, 6)
