@@ -100,6 +100,8 @@ def _cuda_kernels(stages: Tensor, groups: int, ends: int) -> nvrtc.Kernels | Non
     fits = channels == 2 * groups and channels % _CUDA_BLOCK == 0 and height * width <= _CUDA_POSITIONS
     if not fits or not stages.is_cuda or nvrtc.why_unavailable() is not None:
         return None
+    if torch.cuda.get_device_capability(stages.device) < (8, 0):
+        return None
     return nvrtc.compiled("interpolated_head", _cuda_sizes(evaluations, ends, height * width, channels), stages.device)
 
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -17,6 +17,8 @@ from ltnode.kernels.conv_trajectory import Problem
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 _HERE = Path(__file__).parent
+_FOLDER = TemporaryDirectory(prefix="ltnode-emulation-")
+"""Of what is compiled, until the process ends."""
 _EXPORT = """
 template <typename... A, size_t... I>
 static void call(void (*kernel)(A...), void** a, int blocks, int threads, int bytes, std::index_sequence<I...>) {
@@ -48,7 +50,8 @@ class EmulatedKernels:
 @cache
 def _library(name: str, kernels: tuple[str, ...], defines: tuple[str, ...] = ()) -> EmulatedKernels:
     assert COMPILER is not None
-    folder = Path(mkdtemp(prefix="ltnode-emulation-"))
+    folder = Path(_FOLDER.name) / str(_library.cache_info().misses)
+    folder.mkdir()
     source = nvrtc.source_text(name, first=["common.cuh"])
     listed = f"#define KERNELS {' '.join(f'KERNEL({kernel})' for kernel in kernels)}"
     (folder / "kernels.cpp").write_text(f'#include <utility>\n#include "{_HERE / "emulation.h"}"\n{source}\n{listed}\n{_EXPORT}')
