@@ -1,5 +1,5 @@
-// The whole trajectory of the convolutional field in bfloat16, two samples per block; see conv_trajectory_triton.py for the
-// mathematics, which is the same, and conv_trajectory_cuda.py for the launches.
+// The whole trajectory of the convolutional field in bfloat16, two samples per block at a time; see conv_trajectory_triton.py for
+// the mathematics, which is the same, and conv_trajectory_cuda.py for the launches.
 //
 // A sample belongs to four warps, in whose registers it is a tile (conv_tile.cuh), and never meets another one. The kernels of
 // both convolutions stay in shared memory for the whole trajectory; activations pass through planes of shared memory, where the

@@ -11,9 +11,9 @@
 namespace {
 
 constexpr int BUFFERS = 3;
-constexpr int FORWARD_THREADS = 384;   // two warpgroups multiply, and do nothing else meanwhile; the third fetches
-constexpr int HALVES = IN < 16 ? 1 : 2;           // of a large image's rows
-constexpr int BACKWARD_THREADS = 256 * HALVES;  // one for each makes the even rows of inputs, one the odd ones
+constexpr int FORWARD_THREADS = 384;            // two warpgroups multiply, and do nothing else meanwhile; the third fetches
+constexpr int HALVES = IN < 16 ? 1 : 2;         // of the rows of an image: small ones have too few for two
+constexpr int BACKWARD_THREADS = 256 * HALVES;  // of each half, one warpgroup makes the even rows of inputs, one the odd ones
 
 }  // namespace
 
@@ -126,8 +126,8 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
     halving_backward(const u16* dy, const uint4* kernel, u16* dx, int batch, int blocks) {
     SHARED_MEMORY(shared);
     begin(shared, kernel, BACKWARD_THREADS);
-    const int group = same_in_warp(threadIdx.x / 128) % HALVES;   // of rows
-    const int py = same_in_warp(threadIdx.x / (128 * HALVES));  // their parity
+    const int group = same_in_warp(threadIdx.x / 128) % HALVES;
+    const int py = same_in_warp(threadIdx.x / (128 * HALVES));  // parity of the rows
     for (int part = 0; part < 2; part++) fetch_gradients<BACKWARD_THREADS>(shared, dy, part, batch, blocks);
     int part = 0;
     for (int image = blockIdx.x * AT_ONCE; image < batch; image += blocks * AT_ONCE, part++) {
