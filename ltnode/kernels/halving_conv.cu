@@ -6,7 +6,7 @@
 // by side; a part is 16 channels. Backward, all inputs with the same parities have the same taps, and a part is a whole image of
 // gradients, or two small ones. A warpgroup makes 8 rows.
 //
-// Defined by the host: IN (height = width of the larger image, 16 to 30; backward 8 to 30).
+// Defined by the host: IN (height = width of the larger image, 8 to 30).
 
 namespace {
 
@@ -51,14 +51,15 @@ DEVICE void fetch_inputs(char* shared, const u16* x, int part, int batch, int bl
 }
 
 // Sums of a warpgroup to the positions (first row + step * row, first column + step * column) of a (side, side, C) image, or of
-// as many of two small ones as there are.
+// as many of IMAGES = 2 small ones as there are.
+template <int IMAGES>
 DEVICE void store(u16* image, const Sums& x, int side, int first_row, int first_column, int step, int group, int there) {
     const int lane = threadIdx.x % 32, channel = threadIdx.x % 128 / 32 * 16 + 2 * (lane / 4);
 #pragma unroll
     for (int n = 0; n < 2 * ROWS; n++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int number = AT_ONCE > 1 ? n % 2 : 0, eight = AT_ONCE > 1 ? 0 : n % 2 * 8;
+            const int number = IMAGES > 1 ? n % 2 : 0, eight = IMAGES > 1 ? 0 : n % 2 * 8;
             int row = first_row + step * (group * ROWS + n / 2), column = first_column + step * (eight + 2 * (lane % 4) + e);
             if (row < side && column < side && number < there)
                 *reinterpret_cast<u32*>(image + ((number * side + row) * side + column) * C + channel) =
@@ -117,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 1)
             commit_products();
             products_done(sums.v);
         }
-        store(y + (size_t(blockIdx.x) + size_t(part) / 4 * blocks) * OUT * OUT * C, sums, OUT, 0, 0, 1, group, 1);
+        store<1>(y + (size_t(blockIdx.x) + size_t(part) / 4 * blocks) * OUT * OUT * C, sums, OUT, 0, 0, 1, group, 1);
     }
 }
 
@@ -139,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
             start_input_gradients(sums.v, shared, buffer, py, px, group * ROWS);
             if (px == 0) fetch_gradients<BACKWARD_THREADS>(shared, dy, part + 2, batch, blocks);
             products_done(sums.v);
-            store(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group, batch - image);
+            store<AT_ONCE>(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group, batch - image);
         }
     }
     copies_done();

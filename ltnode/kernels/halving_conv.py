@@ -19,8 +19,10 @@ from ltnode.typing import Float, Tensor
 
 _CHANNELS = 64
 _FORWARD_THREADS, _BACKWARD_THREADS = 384, 512
-_SMALLEST, _LARGE, _LARGEST = 8, 16, 30
-"""Sides of images; from the second on they are large: forward is for these, and backward a block takes two of the others."""
+_SMALLEST, _LARGEST = 8, 30
+"""Sides of images."""
+LARGE = 16
+"""Smallest side of a large one. Backward a block takes two of the others at a time; forward these are left to torch."""
 KERNEL_BYTES = 16 * _CHANNELS * _CHANNELS * 2
 _BORDER, _COLUMNS = 16 * 17, 16
 BUFFER_BYTES = 8 * (_BORDER + 16 * 15 * _COLUMNS) + _BORDER
@@ -90,7 +92,7 @@ class _HalvingConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         rows = pixels(x.detach().to(torch.bfloat16))
-        if rows.shape[1] < _LARGE:
+        if rows.shape[1] < LARGE:
             packed = _packed(weight, rows.shape[1])
             own = weight.detach().to(dtype=torch.bfloat16, memory_format=torch.channels_last)
             out = functional.conv2d(rows.permute(0, 3, 1, 2), own, None, 2, 1)
@@ -109,7 +111,7 @@ class _HalvingConv(torch.autograd.Function):
         d_x = d_weight = None
         if ctx.needs_input_grad[0]:
             d_x = torch.empty_like(rows)
-            small = rows.shape[1] < _LARGE
+            small = rows.shape[1] < LARGE
             blocks = blocks_for(-(-len(rows) // 2) if small else len(rows), rows.device)
             arguments: list[nvrtc.Argument] = [d_rows, packed[1], d_x, len(rows), blocks]
             threads = _BACKWARD_THREADS // 2 if small else _BACKWARD_THREADS

@@ -35,6 +35,7 @@ constexpr int LAYER_AT = BEYOND + 16 * COLS;
 constexpr int PATCHES_AT = LAYER_AT + 2 * KS * KERNEL_CHUNK_BYTES;
 constexpr int IMAGE_AT = PATCHES_AT + GROUPS * 2 * KS * PATCH_CHUNK_BYTES;
 
+static_assert(AT_ONCE == 1, "one image of a block at a time");
 static_assert(GROUPS * C * ROW * 4 <= BUFFER_BYTES, "sums of all warpgroups in the place of an image's gradients");
 static_assert(ROW * 2 <= C && GROUPS * ROW * ROW * 4 <= GROUPS * 2 * KS * PATCH_CHUNK_BYTES, "products in the neighbourhoods'");
 

@@ -34,6 +34,8 @@ def why_not_layers(conv: nn.Conv2d, halving: nn.Conv2d, between: Tensor) -> str 
         return "a neighbourhood leaves no room for a one beside its values"
     if _shared_bytes(between.shape[-1], conv.in_channels, conv.kernel_size[0]) > _MOST_SHARED_BYTES:
         return "the images have too many channels"
+    if between.shape[-1] < halving_conv.LARGE:
+        return "the images are so small that the halving convolution takes two at a time"
     return halving_conv.why_not_layer(halving, between)
 
 

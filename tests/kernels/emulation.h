@@ -175,6 +175,16 @@ static void run(int blocks, int threads, int shared_bytes, std::function<void()>
     }
 }
 
+// Products of a warp, each thread's part.
+template <int K>
+static void multiply(Warp& w, const float (&left)[16][K], const float (&right)[K][8]) {
+    for (int i = 0; i < 32; i++)
+        for (int q = 0; q < 4; q++) {
+            w.results[i][q] = 0.0f;
+            for (int k = 0; k < K; k++) w.results[i][q] += left[i / 4 + 8 * (q / 2)][k] * right[k][2 * (i % 4) + q % 2];
+        }
+}
+
 static float half_value(unsigned pair, int index) { return __uint_as_float(index ? pair & 0xffff0000u : pair << 16); }
 
 }  // namespace emulation
@@ -297,12 +307,7 @@ static inline void mma(float (&d)[4], const uint4& a, unsigned b0, unsigned b1) 
             for (int q = 0; q < 2; q++)
                 for (int h = 0; h < 2; h++) right[2 * (i % 4) + h + 8 * q][i / 4] = emulation::half_value(w.b[i][q], h);
         }
-        for (int i = 0; i < 32; i++)
-            for (int q = 0; q < 4; q++) {
-                float sum = 0.0f;
-                for (int k = 0; k < 16; k++) sum += left[i / 4 + 8 * (q / 2)][k] * right[k][2 * (i % 4) + q % 2];
-                w.results[i][q] = sum;
-            }
+        emulation::multiply(w, left, right);
     });
     for (int q = 0; q < 4; q++) d[q] += w.results[lane][q];
 }
@@ -321,12 +326,7 @@ static inline void mma_tf32(float (&d)[4], const float (&a)[4], float b0, float 
             for (int q = 0; q < 4; q++) left[i / 4 + 8 * (q % 2)][i % 4 + 4 * (q / 2)] = __uint_as_float(regs[q]);
             for (int q = 0; q < 2; q++) right[i % 4 + 4 * q][i / 4] = __uint_as_float(w.b[i][q]);
         }
-        for (int i = 0; i < 32; i++)
-            for (int q = 0; q < 4; q++) {
-                float sum = 0.0f;
-                for (int k = 0; k < 8; k++) sum += left[i / 4 + 8 * (q / 2)][k] * right[k][2 * (i % 4) + q % 2];
-                w.results[i][q] = sum;
-            }
+        emulation::multiply(w, left, right);
     });
     for (int q = 0; q < 4; q++) d[q] += w.results[lane][q];
 }

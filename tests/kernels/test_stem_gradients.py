@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernels.comparisons import fill_free_memory
+from kernels.comparisons import fill_free_memory, relative
 from kernels.emulated import COMPILER, emulated_halving, emulated_patch_norm, emulated_stem
 from ltnode.kernels import halving_conv, norm_relu, patch_norm, stem_gradients
 
@@ -63,6 +63,27 @@ def test_the_kernel_equals_the_two(batch: int, channels: int, side: int):
     check(batch, channels, side, "cuda")
 
 
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
+@pytest.mark.parametrize("side", [10, 17, 18])
+def test_stems_of_small_images_have_the_gradients_of_their_layers(monkeypatch: pytest.MonkeyPatch, side: int):
+    """Around the side from which one kernel makes both layers' gradients; factors in bfloat16, which rounds to 2^-9."""
+    monkeypatch.setattr(patch_norm, "_compiled_for", emulated_patch_norm)
+    monkeypatch.setattr(halving_conv, "_compiled_for", emulated_halving)
+    monkeypatch.setattr(stem_gradients, "_compiled_for", emulated_stem)
+    monkeypatch.setattr(patch_norm, "why_not", patch_norm.why_not_layers)  # whatever the device
+    monkeypatch.setattr(halving_conv, "why_not", halving_conv.why_not_layer)
+    one_kernel = stem_gradients.why_not(*stem_layers(3, "cpu"), torch.zeros(1, 3, side, side)) is None
+    assert one_kernel == (side == 18)
+    conv, norm, halving = stem_layers(3, "cpu")
+    layers, x = nn.Sequential(conv, norm, nn.ReLU(), halving), torch.randn(3, 3, side, side).bfloat16().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        got = norm_relu.run_fused(layers, x)
+    given, parameters = torch.randn(got.shape), list(layers.parameters())
+    found = torch.autograd.grad(got, parameters, given.to(got.dtype))
+    wanted = torch.autograd.grad(layers(x), parameters, given)
+    assert max(relative(a, b, 1e-9) for a, b in zip(found, wanted, strict=True)) < 0.05
+
+
 @pytest.mark.gpu
 def test_a_stem_takes_the_kernel_on_cuda(monkeypatch: pytest.MonkeyPatch):
     """Under autocast, with the halving convolution's bias in what follows; in float32 the layers run."""
@@ -87,6 +108,8 @@ def test_other_layers_say_why_they_stay_apart():
     assert stem_gradients.why_not_layers(nn.Conv2d(3, 64, 3), halving, between) is None
     assert "channels" in str(stem_gradients.why_not_layers(nn.Conv2d(31, 64, 1), halving, between))
     assert "room" in str(stem_gradients.why_not_layers(nn.Conv2d(4, 64, 2), halving, between))
+    assert "small" in str(stem_gradients.why_not_layers(nn.Conv2d(3, 64, 3), halving, between[..., :15, :15]))
+    assert stem_gradients.why_not_layers(nn.Conv2d(3, 64, 3), halving, between[..., :16, :16]) is None
     assert "stride 2" in str(stem_gradients.why_not_layers(nn.Conv2d(3, 64, 3), nn.Conv2d(64, 64, 4), between))
     conv, norm = nn.Conv2d(3, 64, 3), nn.GroupNorm(32, 64)
     assert "cpu" in str(stem_gradients.why_not(conv, norm, halving, torch.zeros(1, 3, 32, 32)))
