@@ -28,9 +28,9 @@ from typing import Any
 import torch
 
 import ltnode
+from ltnode.device import product_precision
 from ltnode.training import TrainConfig, fit_seeds, train_preset
 from ltnode.training.provenance import source_state
-from ltnode.training.step import product_precision
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the comparisons are those of the tests
 from kernels.comparisons import trajectory_errors

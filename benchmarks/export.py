@@ -21,7 +21,7 @@ import torch
 
 import ltnode
 from ltnode.export import export_model
-from ltnode.inference import TrainedModel
+from ltnode.trained import TrainedModel
 from ltnode.training.provenance import source_state
 
 ZOO = Path(__file__).parents[1] / "zoo"

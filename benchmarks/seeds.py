@@ -22,8 +22,8 @@ import torch
 import ltnode
 from ltnode.data import SPECS, Dataset, Split
 from ltnode.training import fit_seeds
+from ltnode.training.concurrent import widen_card_queues
 from ltnode.training.provenance import source_state
-from ltnode.training.several import widen_card_queues
 
 BATCH, BATCHES = 256, 50
 SHORT, LONG = 8, 28

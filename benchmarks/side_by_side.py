@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from training import graph_step, synthetic_batch
 
-from ltnode.training.accelerated import GraphStep
+from ltnode.accelerate.graph_step import GraphStep
 from ltnode.training.batches import Batch
+from ltnode.training.concurrent import widen_card_queues
 from ltnode.training.provenance import source_state
-from ltnode.training.several import widen_card_queues
 
 LOOPS, SETTLING = 3, 20
 

@@ -29,13 +29,13 @@ from own_process import rows_of_script
 from training_claims import DIRECT, claims, print_claims
 
 import ltnode
-from ltnode.models.fused_solve import reference_solves
+from ltnode.accelerate.graph_step import GraphStep
+from ltnode.accelerate.recorder import CaptureError
+from ltnode.models import execution
 from ltnode.training import TrainConfig
-from ltnode.training.accelerated import GraphStep
 from ltnode.training.batches import Batch
-from ltnode.training.capture import CaptureError
+from ltnode.training.concurrent import widen_card_queues
 from ltnode.training.provenance import source_state
-from ltnode.training.several import widen_card_queues
 from ltnode.training.step import make_optimizers
 
 FIVE_STEPS = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
@@ -290,7 +290,7 @@ def agreement(data: str, name: str, ways: list[tuple[str, bool]], steps: int = 2
         y = x.flatten(1)[:, :100].reshape(256, 10, 10).mean(dim=2).argmax(dim=1)
         indices = torch.arange(256, device="cuda")
         times = reference.training_times(256, config.seed, i, indices)
-        with reference_solves():
+        with execution.using(execution.REFERENCE):
             loss = reference.loss(x, y, 50_000, times=times)
         optimizer.zero_grad()
         loss.backward()

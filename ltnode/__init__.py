@@ -6,6 +6,7 @@ uncertainty from a single ODE solve.
 
 from typing import TYPE_CHECKING, Any
 
+from ltnode import accelerate as accelerate  # installs the fast execution of the models
 from ltnode import metrics, report
 from ltnode._version import __version__
 from ltnode.endtime import (
@@ -21,7 +22,7 @@ from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, L
 from ltnode.evaluation import ResultRow, evaluate
 from ltnode.export import export_model
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
-from ltnode.ode import KeptGrid, Solution, SolverError, Status, odesolve
+from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve
 from ltnode.training import Run, TrainConfig, TrainingError, fit, fit_seeds, load, save, train_preset
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ __all__ = [
     "GammaTime",
     "InputError",
     "InputSpec",
-    "KeptGrid",
     "LTNodeClassifier",
     "LTNodeError",
     "LTNodeRegressor",
@@ -55,6 +55,7 @@ __all__ = [
     "Status",
     "TrainConfig",
     "TrainingError",
+    "TrainingGrid",
     "UniformTime",
     "__version__",
     "build",

@@ -200,7 +200,7 @@ def test_a_misplaced_import_is_found(module: str, is_package: bool, source: str)
             "from .step import step\nfrom ltnode.ode.tableau import DOPRI5\nfrom ..errors import InputError",
         ),
         ("ltnode", True, "from .models import LatentTimeODE\nfrom ltnode._version import __version__"),
-        ("ltnode.cli", False, "import ltnode\nfrom ltnode.experiments import demo\nimport torch, ltnode_extension"),
+        ("ltnode.cli", False, "import ltnode\nfrom ltnode.demo import demo\nimport torch, ltnode_extension"),
     ],
 )
 def test_an_import_of_a_lower_layer_passes(module: str, is_package: bool, source: str):

@@ -20,10 +20,16 @@ from typer.testing import CliRunner
 
 from ltnode.cli.app import make_app
 from ltnode.data import gap_data, gap_grid
+from ltnode.demo import demo
+from ltnode.demo import training as demo_training
+from ltnode.demo.gap import in_gap
 from ltnode.errors import DataError, InputError, LTNodeError
-from ltnode.experiments import (
-    demo,
-    demo_training,
+from ltnode.models import LatentTimeODE
+from ltnode.report.page import Page
+from ltnode.report.published import Published
+from ltnode.report.style import DARK, LIGHT, save_figure
+from ltnode.training import load
+from paper.reproduce import (
     findings,
     motivating,
     motivating_figure,
@@ -31,12 +37,6 @@ from ltnode.experiments import (
     synthetic,
     synthetic_figures,
 )
-from ltnode.experiments.gap import in_gap
-from ltnode.models import LatentTimeODE
-from ltnode.report.page import Page
-from ltnode.report.published import Published
-from ltnode.report.style import DARK, LIGHT, save_figure
-from ltnode.training import load
 
 APP = make_app()
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from ltnode.checks import checked_count, checked_number
 from ltnode.counter_rng import CounterGenerator
-from ltnode.endtime.checks import checked_count, checked_number
 from ltnode.endtime.distributions import TimeDistribution, uniform_draws
 from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Float, Tensor

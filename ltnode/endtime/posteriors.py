@@ -7,9 +7,9 @@ import math
 import torch
 from torch import nn
 
+from ltnode.checks import checked_count, checked_number, checked_prior, checked_window
 from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime.base import EndTime
-from ltnode.endtime.checks import checked_count, checked_number, checked_prior, checked_window
 from ltnode.endtime.distributions import (
     GammaDistribution,
     GammaMixtureDistribution,

@@ -15,8 +15,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ltnode.checks import checked_count
 from ltnode.data import Split
-from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.estimators.epochs import Course, Patience, TableTraining
 from ltnode.estimators.uncertainty import FloatArray

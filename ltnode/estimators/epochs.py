@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ltnode.data import Dataset, Split
+from ltnode.device import choose_device
 from ltnode.estimators.held_out import Judgement, judge, soften_
 from ltnode.models import LatentTimeODE
 from ltnode.training.batches import TrainingData
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
-from ltnode.training.engine import choose_device
 from ltnode.training.step import EagerStep, make_optimizers, set_learning_rates
 from ltnode.typing import Tensor
 

@@ -20,15 +20,15 @@ from dataclasses import dataclass
 import torch
 
 from ltnode import metrics
+from ltnode.accelerate.joint_batches import predict_batches, why_not_side_by_side
 from ltnode.counter_rng import hash_counters
+from ltnode.device import product_precision
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.results import Cost
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.contract import Draw
-from ltnode.models.side_by_side import predict_batches, why_not_side_by_side
-from ltnode.training.step import product_precision
 from ltnode.typing import Float, Tensor
 
 _LARGEST_BATCH = 4096

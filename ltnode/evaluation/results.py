@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ltnode import files as atomic
 from ltnode.errors import CheckpointError, ConfigError
-from ltnode.training import atomic
 
 FORMAT = 1
 

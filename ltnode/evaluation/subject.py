@@ -9,16 +9,17 @@ from typing import Any
 
 import torch
 
+from ltnode import files as atomic
 from ltnode.data import Dataset, Split
 from ltnode.data import load as load_data
 from ltnode.data import names as data_names
 from ltnode.data.augment import Normalisation
+from ltnode.device import choose_device
 from ltnode.errors import CheckpointError, InputError
 from ltnode.models import Model
-from ltnode.training import Run, TrainConfig, atomic, load, tensor_file
+from ltnode.training import Run, TrainConfig, load, tensor_file
 from ltnode.training.batches import check_fit
 from ltnode.training.checkpoint import model_tensors
-from ltnode.training.engine import choose_device
 from ltnode.training.run import is_run_config
 
 

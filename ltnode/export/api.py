@@ -10,15 +10,15 @@ from typing import Any, Literal, get_args
 
 import torch
 
+from ltnode import files as atomic
+from ltnode.checks import checked_count
 from ltnode.data import Normalisation
-from ltnode.endtime.checks import checked_count
 from ltnode.errors import CheckpointError, InputError, unknown_name
 from ltnode.export import onnx_format, torch_format
 from ltnode.export.metadata import description
 from ltnode.export.program import Branch, DeployedModel, Grid, InputType, Preparation, exportable_networks, make_plan
 from ltnode.export.verification import Agreement, ExportError, compare, drawn_inputs
 from ltnode.models import Model
-from ltnode.training import atomic
 from ltnode.typing import Tensor
 
 Format = Literal["onnx", "torch"]

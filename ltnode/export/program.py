@@ -18,8 +18,8 @@ from ltnode.export.adaptive import Limits, adaptive_states
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.ensemble import Ensemble
 from ltnode.objective import Gaussian, MeanSquare
+from ltnode.ode.prediction_grid import extend_edges
 from ltnode.ode.replay import replay
-from ltnode.ode.stored_grid import extend_edges
 from ltnode.ode.tableau import get_tableau
 from ltnode.typing import Float, Tensor
 

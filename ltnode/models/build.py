@@ -12,8 +12,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
+from ltnode.checks import checked_count
 from ltnode.endtime import AmortizedGammaTime, EndTime, FixedTime, GammaMixtureTime, GammaTime, UniformTime
-from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import images, vectors
 from ltnode.models.contract import Model, Task

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ltnode.errors import InputError, LTNodeError
-from ltnode.models.fused_layers import run_layers
+from ltnode.models import execution
 from ltnode.models.prediction import Prediction
 from ltnode.objective import LossParts
 from ltnode.ode import Stats
@@ -159,7 +159,7 @@ def check_input(x: Tensor) -> None:
 def apply_part(name: str, part: nn.Module, batch: Tensor) -> Tensor:
     """``part(batch)``; where torch refuses, an error that says which part met what."""
     try:
-        return run_layers(part, batch)
+        return execution.current().run_layers(part, batch)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, LTNodeError | torch.OutOfMemoryError):
             raise

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ltnode.endtime.checks import checked_count
+from ltnode.checks import checked_count
 from ltnode.errors import InputError
 from ltnode.models.contract import Draw, Model, Steps
 from ltnode.models.latent_time import LatentTimeODE

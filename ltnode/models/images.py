@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ltnode.models.fused_layers import convolutions_between_norms, relu_of_norm
+from ltnode.models import execution
 from ltnode.typing import Float, Tensor
 
 _GROUPS = 32
@@ -52,11 +52,12 @@ class ConvField(nn.Module):
 
     def forward(self, t: Tensor, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """dh/dt at time t."""
-        fused = convolutions_between_norms(t, h, (self.conv1.conv, self.conv2.conv), (self.norm1, self.norm2, self.norm3))
-        if fused is not None:
-            return fused
-        h = self.conv1(t, relu_of_norm(self.norm1, h))
-        h = self.conv2(t, relu_of_norm(self.norm2, h))
+        run = execution.current()
+        at_once = run.normed_convolutions(t, h, (self.conv1.conv, self.conv2.conv), (self.norm1, self.norm2, self.norm3))
+        if at_once is not None:
+            return at_once
+        h = self.conv1(t, run.relu_of_norm(self.norm1, h))
+        h = self.conv2(t, run.relu_of_norm(self.norm2, h))
         return self.norm3(h)
 
 

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ltnode.checks import checked_count
 from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
-from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, unknown_name
-from ltnode.models.captured_trial import captured_trial
+from ltnode.models import execution
 from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
 from ltnode.models.modes import evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
@@ -27,8 +27,7 @@ from ltnode.objective import (
     negative_elbo,
     resolve_kl_weight,
 )
-from ltnode.ode import KeptGrid, Solution, fit_stored_grid, odesolve, odesolve_stored
-from ltnode.ode.replay import Replayer
+from ltnode.ode import Solution, TrainingGrid, fit_prediction_grid, odesolve, odesolve_on_prediction_grid
 from ltnode.typing import Float, Tensor
 
 _CALIBRATION_SAMPLES = 512
@@ -82,7 +81,7 @@ class LatentTimeODE(Model):
         self.solver = solver or SolverOptions()
         self.objective = objective or ObjectiveOptions()
         self.augment = augment
-        self.kept_grid = KeptGrid(t_end=self._window_end)
+        self.training_grid = TrainingGrid(t_end=self._window_end)
         steps = torch.linspace(0.0, self._window_end, 5, dtype=torch.float64)
         self.register_buffer("grid", steps)
 
@@ -111,9 +110,9 @@ class LatentTimeODE(Model):
 
     def solve(self, h: Tensor, times: Tensor, steps: Steps | Literal["training"] = "training") -> Solution:
         """Features at the end-times from one solve: on the stored grid, on adaptive batch-wide steps, or as in training."""
-        o = self.solver
+        o, run = self.solver, execution.current()
         if steps == "stored":
-            return odesolve_stored(self.field, h, times, self.grid, o.rtol, o.atol, o.method)
+            return odesolve_on_prediction_grid(self.field, h, times, self.grid, o.rtol, o.atol, o.method)
         grid = self._training_grid() if steps == "training" and self._within_window(times) else None
         return odesolve(
             self.field,
@@ -126,22 +125,15 @@ class LatentTimeODE(Model):
             recompute=o.recompute,
             clip_last=o.clip_last,
             max_steps=o.max_steps,
-            replayer=self._replayer(h, times) if isinstance(grid, KeptGrid) else None,
-            trial_step=captured_trial(self.field, h, o) if steps == "adaptive" else None,
+            replayer=run.replayer(self.field, h, times, o) if isinstance(grid, TrainingGrid) else None,
+            trial_step=run.trial_step(self.field, h, o) if steps == "adaptive" else None,
         )
 
-    def _replayer(self, h: Tensor, times: Tensor) -> Replayer | None:
-        """The fused kernels where they can step over the kept grid; None for the layers of the field."""
-        from ltnode.models.fused_solve import fused_replayer  # here: it imports `fused`, which imports this module
-
-        o = self.solver
-        return None if o.recompute else fused_replayer(self.field, h, times, o.method, o.rtol, o.atol)
-
-    def _training_grid(self) -> KeptGrid | list[float] | None:
+    def _training_grid(self) -> TrainingGrid | list[float] | None:
         o = self.solver
         if o.training == "fixed":
             return [self._window_end * m / o.fixed_steps for m in range(o.fixed_steps + 1)]
-        return self.kept_grid if o.training == "kept" else None
+        return self.training_grid if o.training == "kept" else None
 
     def _within_window(self, times: Tensor) -> bool:
         # End-times given from outside may lie beyond the window: the grid stays that of the window.
@@ -268,7 +260,7 @@ class LatentTimeODE(Model):
         with evaluating(self):
             h = self.initial_state(x[:_CALIBRATION_SAMPLES])
             o = self.solver
-            self.grid = fit_stored_grid(self.field, h, self._window_end, o.rtol, o.atol, o.method).to(h.device)
+            self.grid = fit_prediction_grid(self.field, h, self._window_end, o.rtol, o.atol, o.method).to(h.device)
         if isinstance(self.likelihood, MeanSquare):
             residual = self.predict(x).mean - y.reshape(-1).to(x.dtype)
             self.likelihood.noise_std.copy_(residual.square().mean().sqrt())
@@ -282,11 +274,11 @@ class LatentTimeODE(Model):
 
     def solver_state(self) -> dict[str, Any]:
         """The kept grid."""
-        return self.kept_grid.state_dict()
+        return self.training_grid.state_dict()
 
     def load_solver_state(self, state: dict[str, Any]) -> None:
         """Continue with a kept grid."""
-        self.kept_grid.load_state_dict(state)
+        self.training_grid.load_state_dict(state)
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 

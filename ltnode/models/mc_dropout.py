@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ltnode.endtime.checks import checked_count
+from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import images, vectors
 from ltnode.models.contract import Draw, Model, Steps, check_input
@@ -21,7 +21,7 @@ from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_uniform
 from ltnode.objective import Gaussian, MeanSquare
-from ltnode.ode import Solution, odesolve, odesolve_stored
+from ltnode.ode import Solution, odesolve, odesolve_on_prediction_grid
 from ltnode.typing import Float, Tensor
 
 
@@ -143,7 +143,7 @@ class _MaskedNode(LatentTimeODE):
                 layer.member_mask = layer.masks_from(seeded_uniform((samples, layer.width), seed, stream, h.device))
             y0 = h.unsqueeze(1).expand(-1, samples, *h.shape[1:])
             if steps == "stored":
-                solution = odesolve_stored(field, y0, times, self.grid, o.rtol, o.atol, o.method)
+                solution = odesolve_on_prediction_grid(field, y0, times, self.grid, o.rtol, o.atol, o.method)
             else:
                 solution = odesolve(field, y0, times, o.rtol, o.atol, o.method, clip_last=o.clip_last, max_steps=o.max_steps)
         finally:

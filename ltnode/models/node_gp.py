@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ltnode.checks import checked_count
 from ltnode.endtime import FixedTime
-from ltnode.endtime.checks import checked_count
 from ltnode.errors import InputError, missing_extra, unknown_name
 from ltnode.models.contract import Draw, Model, Steps, Task, check_input
 from ltnode.models.latent_time import LatentTimeODE

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from ltnode.endtime.checks import checked_count
+from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.objective import Weighting, resolve_kl_weight
 from ltnode.ode import TABLEAUS

@@ -14,11 +14,10 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from ltnode.endtime.checks import checked_count
+from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
-from ltnode.models import images
+from ltnode.models import execution, images
 from ltnode.models.contract import Draw, Model, Task, apply_part, check_input
-from ltnode.models.fused_layers import convolutions_between_norms, relu_of_norm, run_layers
 from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal
@@ -73,17 +72,17 @@ class ConvDiffusion(nn.Module):
 
     def forward(self, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B 1"]:
         """Logit of g."""
-        start = h.new_zeros(())
+        run, start = execution.current(), h.new_zeros(())
         norms = [norm for norm in [*self.norms, self.head[0]] if isinstance(norm, nn.GroupNorm)]
         convs = [layer.conv for layer in self.convs if isinstance(layer, images.TimeConv2d)]
         for i, layer in enumerate(self.convs):
             if i == len(convs) - 2:
                 # What remains but for the head's end has the layers of a field.
-                fused = convolutions_between_norms(start, h, (convs[i], convs[i + 1]), (norms[i], norms[i + 1], norms[i + 2]))
-                if fused is not None:
-                    return self.head[1:](fused)
-            h = layer(start, relu_of_norm(norms[i], h))
-        return run_layers(self.head, h)
+                at_once = run.normed_convolutions(start, h, (convs[i], convs[i + 1]), (norms[i], norms[i + 1], norms[i + 2]))
+                if at_once is not None:
+                    return self.head[1:](at_once)
+            h = layer(start, run.relu_of_norm(norms[i], h))
+        return run.run_layers(self.head, h)
 
 
 def vector_diffusion(width: int, hidden: int = 100) -> nn.Sequential:

@@ -12,13 +12,13 @@ from torch import nn
 from ltnode.errors import InputError
 from ltnode.ode.controller import check_tolerances
 from ltnode.ode.dense import DenseOutput
-from ltnode.ode.kept_grid import KeptGrid
 from ltnode.ode.replay import Edges, Replay, Replayer, replay, traced
 from ltnode.ode.search import Search, Tolerance, TrialStep, search_batch, search_per_sample
 from ltnode.ode.status import SolverError, Stats, Status
 from ltnode.ode.step import Field, add_stages, all_finite, evaluate
 from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.ode.trace import Snapshot, moving_buffers, no_trace
+from ltnode.ode.training_grid import TrainingGrid
 from ltnode.typing import Float, Tensor
 
 Control = Literal["batch", "sample"]
@@ -56,7 +56,7 @@ def odesolve(
     method: str | ButcherTableau = "dopri5",
     *,
     t0: float = 0.0,
-    grid: Tensor | Sequence[float] | KeptGrid | None = None,
+    grid: Tensor | Sequence[float] | TrainingGrid | None = None,
     control: Control = "batch",
     recompute: bool = False,
     clip_last: bool = True,
@@ -83,7 +83,7 @@ def odesolve(
         method: ``dopri5``, ``tsit5``, ``bosh3`` (adaptive), ``rk4``, ``euler`` (fixed grids only), or a tableau.
         t0: Start.
         grid: None for adaptive steps; given edges from t0 to at least the largest time, (n+1,), or (n+1, B) with one sequence
-            per sample, for a fixed grid without error control; or a `KeptGrid`, replayed and checked by the embedded error of
+            per sample, for a fixed grid without error control; or a `TrainingGrid`, replayed and checked by the embedded error of
             the same pass. A tensor keeps one compiled program valid for all its values, which are then not checked.
         control: ``"batch"``: one step sequence by the RMS over the batch. ``"sample"``: each sample its own.
         recompute: Evaluate each step again in the backward pass instead of keeping its activations.
@@ -92,7 +92,7 @@ def odesolve(
         accept_small_change: Compatibility with the paper's code, which accepts a failed step whose size would change by less
             than this share; 0 keeps the error control.
         throw: Raise `SolverError` on failure; otherwise return with a status.
-        replayer: A faster way to step over a `KeptGrid` with this field and method; grids are searched by ``f`` itself. Other
+        replayer: A faster way to step over a `TrainingGrid` with this field and method; grids are searched by ``f`` itself. Other
             solves do not use it.
         trial_step: A faster way to take the steps of an adaptive solve without grad mode.
 
@@ -107,7 +107,7 @@ def odesolve(
     if control not in ("batch", "sample"):
         raise InputError(f"control must be 'batch' or 'sample', not {control!r}")
     tolerance = Tolerance(rtol, atol, max_steps, clip_last, accept_small_change)
-    if grid is not None and not isinstance(grid, KeptGrid):
+    if grid is not None and not isinstance(grid, TrainingGrid):
         return _solve_fixed(f, tableau, y0, times, t0, grid, tolerance, recompute, control == "sample", throw)
     if not tableau.adaptive:
         raise InputError(
@@ -118,7 +118,7 @@ def odesolve(
         raise InputError("torch.func.vmap hides the values that steps are chosen by: give grid=[t0, ..., t_end] for a fixed grid")
     if y0.numel() == 0 or bool((times.detach() == t0).all()):
         return _solve_nothing(f, y0, times, t0, control == "sample", throw)
-    if isinstance(grid, KeptGrid):
+    if isinstance(grid, TrainingGrid):
         if control == "sample":
             raise InputError("a kept grid is shared by the batch; use control='batch', or grid=None for per-sample steps")
         return _solve_kept(f, tableau, y0, times, t0, grid, tolerance, recompute, throw, replayer)
@@ -196,7 +196,7 @@ def _solve_kept(
     y0: Tensor,
     times: Tensor,
     t0: float,
-    kept: KeptGrid,
+    kept: TrainingGrid,
     tolerance: Tolerance,
     recompute: bool,
     throw: bool,

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ltnode import files as atomic
 from ltnode.errors import CheckpointError, InputError
 from ltnode.evaluation import ResultRow, read_provenance, read_rows
 from ltnode.models import Model
 from ltnode.report.naming import Variant
-from ltnode.training import Run, atomic, load
+from ltnode.training import Run, load
 from ltnode.training.config import FREE_ON_RESUME
 from ltnode.training.run import is_run_config
 

@@ -12,7 +12,7 @@ from ltnode.serve.limits import Limits
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from ltnode.inference import TrainedModel
+    from ltnode.trained import TrainedModel
 
 __all__ = ["Limits", "create_app"]
 

@@ -16,7 +16,6 @@ from starlette.staticfiles import StaticFiles
 
 from ltnode._version import __version__
 from ltnode.errors import InputError
-from ltnode.inference import TrainedModel
 from ltnode.serve import explore, failures, openapi, schemas
 from ltnode.serve.failures import ApiError
 from ltnode.serve.guard import Guard
@@ -24,6 +23,7 @@ from ltnode.serve.limits import Limits
 from ltnode.serve.reader import Reader
 from ltnode.serve.samples import samples
 from ltnode.serve.service import Service
+from ltnode.trained import TrainedModel
 
 PAGE = Path(__file__).parent / "page"
 

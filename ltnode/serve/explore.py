@@ -14,10 +14,10 @@ from ltnode.endtime import FixedTime
 from ltnode.errors import InputError
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.shifts import CORRUPTIONS, rotate
-from ltnode.inference import PredictionRow, TrainedModel, to_png
 from ltnode.models import LatentTimeODE
 from ltnode.serve.samples import samples_of
 from ltnode.serve.schemas import Change
+from ltnode.trained import PredictionRow, TrainedModel, to_png
 from ltnode.typing import Float, Tensor
 
 _DENSITY_POINTS = 201

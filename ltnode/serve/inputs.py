@@ -14,11 +14,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from ltnode.errors import InputError
-from ltnode.inference import TrainedModel, decode_image
 from ltnode.serve.failures import ApiError, validation_reason
 from ltnode.serve.limits import Limits
 from ltnode.serve.samples import samples
 from ltnode.serve.schemas import OneInput
+from ltnode.trained import TrainedModel, decode_image
 from ltnode.typing import Float, Tensor
 
 _MOST_KEYS = 32

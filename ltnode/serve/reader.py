@@ -13,11 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
 from ltnode.errors import InputError
-from ltnode.inference import TrainedModel
 from ltnode.serve import explore, schemas
 from ltnode.serve.failures import ApiError
 from ltnode.serve.inputs import RawBatch, array_batch, from_base64, image_batch, one_batch, parse
 from ltnode.serve.service import Service
+from ltnode.trained import TrainedModel
 from ltnode.typing import Float, Tensor
 
 _INLINE_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ from ltnode.serve import check_extra, create_app
 from ltnode.serve.limits import Limits
 
 if TYPE_CHECKING:
-    from ltnode.inference import TrainedModel
+    from ltnode.trained import TrainedModel
 
 _BACKLOG = 1024
 _GRACE_S = 5.0

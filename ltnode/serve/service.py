@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from ltnode.errors import InputError, unknown_name
-from ltnode.inference import PredictionRow, TrainedModel
 from ltnode.models import LatentTimeODE
 from ltnode.serve.batching import Batcher, StoppedError
 from ltnode.serve.failures import ApiError
 from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import Metrics
+from ltnode.trained import PredictionRow, TrainedModel
 from ltnode.typing import Float, Tensor
 
 Result = TypeVar("Result")

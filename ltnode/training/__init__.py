@@ -5,12 +5,12 @@ does with a batch), ``distributed`` (in several processes), ``run`` and ``checkp
 ``several`` (seeds side by side).
 """
 
+from ltnode.training.concurrent import fit_seeds
 from ltnode.training.config import TrainConfig
 from ltnode.training.engine import fit
 from ltnode.training.presets import train_preset
 from ltnode.training.run import Run
 from ltnode.training.saving import load, save
-from ltnode.training.several import fit_seeds
 from ltnode.training.status import RunStatus, TrainingError
 
 __all__ = ["Run", "RunStatus", "TrainConfig", "TrainingError", "fit", "fit_seeds", "load", "save", "train_preset"]

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ltnode import files as atomic
 from ltnode.errors import CheckpointError
-from ltnode.training import atomic, tensor_file
+from ltnode.training import tensor_file
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")

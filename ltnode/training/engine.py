@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -14,13 +13,14 @@ from typing import Any
 import torch
 
 from ltnode import metrics
+from ltnode.accelerate.graph_step import accelerated_step
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset
+from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
 from ltnode.ode import SolverError
 from ltnode.training import checkpoint, saving, tensor_file
-from ltnode.training.accelerated import accelerated_step
 from ltnode.training.batches import TrainingData, as_dataset
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
@@ -30,7 +30,7 @@ from ltnode.training.progress import progress_bar, tensorboard, tensorboard_writ
 from ltnode.training.provenance import provenance
 from ltnode.training.run import Run, RunFolder
 from ltnode.training.status import RunStatus, TrainingError
-from ltnode.training.step import EagerStep, TrainingStep, make_optimizers, product_precision, set_learning_rates
+from ltnode.training.step import EagerStep, TrainingStep, make_optimizers, set_learning_rates
 from ltnode.training.stopping import stop_requests
 from ltnode.typing import Tensor
 
@@ -106,26 +106,6 @@ def checked_config(
     if config.tensorboard:
         tensorboard_writer()  # not only after the folder was made
     return config
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of a configuration; under torchrun each process has its own CUDA device.
-
-    Raises:
-        ConfigError: CUDA is asked for and not there.
-    """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device = {name!r}, but this machine has no CUDA device that torch can use; set device = 'cpu'")
-        if device.index is None:
-            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        if device.index is not None and device.index >= torch.cuda.device_count():
-            raise ConfigError(f"device = {str(device)!r}, but there are only {torch.cuda.device_count()} CUDA devices")
-        torch.cuda.set_device(device)
-    return device
 
 
 class Training:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ltnode import files as atomic
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
-from ltnode.training import atomic, checkpoint
+from ltnode.training import checkpoint
 from ltnode.training.config import TrainConfig
 from ltnode.training.status import RunStatus
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from ltnode import files as atomic
 from ltnode.errors import CheckpointError, InputError
 from ltnode.models import Model, build_from_spec
-from ltnode.training import atomic, tensor_file
+from ltnode.training import tensor_file
 from ltnode.training.checkpoint import model_tensors, restore_model
 from ltnode.training.run import FORMAT, is_run_config
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 
+from ltnode.device import autocast
 from ltnode.errors import ConfigError, unknown_name
-from ltnode.models import Model
-from ltnode.models.fused_solve import reference_solves
+from ltnode.models import Model, execution
 from ltnode.ode import SolverError
 from ltnode.training.batches import Batch
 from ltnode.training.config import TrainConfig
@@ -112,7 +111,7 @@ class EagerStep:
         model.loss_parts = None
         try:
             # "off" is the reference: the layers themselves, no kernels in their place.
-            plain = reference_solves() if self.config.accelerate == "off" else contextlib.nullcontext()
+            plain = execution.using(execution.REFERENCE) if self.config.accelerate == "off" else contextlib.nullcontext()
             with plain, autocast(self.config.precision, batch.x.device):
                 loss = model.loss(batch.x, batch.y, n_data=self.n_data, times=times, phase=phase)
         except SolverError as error:
@@ -165,25 +164,6 @@ def set_learning_rates(optimizers: Optimizers, factor: float) -> None:
     for optimizer in optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor
-
-
-def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """bfloat16 layers for ``"bf16"``; nothing otherwise."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return contextlib.nullcontext()
-
-
-@contextmanager
-def product_precision(precision: str) -> Iterator[None]:
-    """Float32 products on CUDA in full precision, or in TensorFloat-32 for ``"tf32"``; the old setting comes back."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

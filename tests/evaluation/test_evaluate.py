@@ -15,13 +15,13 @@ from tiny_problem import image_data, image_run, other_data
 
 import ltnode
 from ltnode import metrics
+from ltnode.accelerate.joint_batches import predict_batches
 from ltnode.data import gap_data
 from ltnode.errors import InputError
 from ltnode.evaluation import PROTOCOLS, ResultRow, default_protocols, evaluate, predict
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.shifts import corrupt, rotate
-from ltnode.models.side_by_side import predict_batches
 from ltnode.training import Run, TrainConfig, fit
 
 TOLERANCE = 1e-5

@@ -18,9 +18,9 @@ import torch
 from small_exports import CASES, SAMPLES, inputs_for, network_input, shared_files, small_model  # noqa: F401  (a fixture)
 
 import ltnode
-from ltnode.inference import TrainedModel
 from ltnode.models import Prediction
 from ltnode.ode import odesolve
+from ltnode.trained import TrainedModel
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -9,7 +9,7 @@ import torch
 from ode_problems import ADAPTIVE, F64, METHODS, Counted, MLPField, rk_oracle, stiffness, swirl
 from torch import Tensor, nn
 
-from ltnode.ode import TABLEAUS, KeptGrid, Solution, odesolve
+from ltnode.ode import TABLEAUS, Solution, TrainingGrid, odesolve
 
 GRID = [0.0, 0.3, 0.8, 1.5]
 SHARED = torch.tensor([0.2, 1.4, 0.05], dtype=F64)  # inside steps, two of them in the first
@@ -112,7 +112,7 @@ MODES: dict[str, Solve] = {
     "fixed": lambda f, y, t, r: odesolve(f, y, t, grid=GRID, recompute=r),
     "fixed rk4": lambda f, y, t, r: odesolve(f, y, t, method="rk4", grid=GRID, recompute=r),
     "fixed euler": lambda f, y, t, r: odesolve(f, y, t, method="euler", grid=GRID, recompute=r),
-    "kept": lambda f, y, t, r: odesolve(f, y, t, 1e-6, 1e-6, grid=KeptGrid(), recompute=r),
+    "kept": lambda f, y, t, r: odesolve(f, y, t, 1e-6, 1e-6, grid=TrainingGrid(), recompute=r),
 }
 
 

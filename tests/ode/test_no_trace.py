@@ -10,7 +10,7 @@ import torch
 from ode_problems import F64, METHODS, Counted, MLPField, per_sample_time, swirl
 from torch import Tensor, nn
 
-from ltnode.ode import TABLEAUS, ButcherTableau, KeptGrid, SolverError, Status, odesolve
+from ltnode.ode import TABLEAUS, ButcherTableau, SolverError, Status, TrainingGrid, odesolve
 from ltnode.ode.trace import modules_of, no_trace
 
 TIMES = torch.tensor([0.4, 2.0], dtype=F64)
@@ -152,7 +152,7 @@ class _Exploding(Watched):
 def test_a_failed_solve_leaves_no_trace(grid: str, throw: bool) -> None:
     """A field that explodes: the solve says so, and statistics and random state are those from before."""
     f, random = _Exploding(), torch.get_rng_state()
-    how = {"adaptive": None, "kept": KeptGrid(), "fixed": [0.0, 1.0, 2.0]}[grid]
+    how = {"adaptive": None, "kept": TrainingGrid(), "fixed": [0.0, 1.0, 2.0]}[grid]
     if throw:
         with pytest.raises(SolverError):
             odesolve(f, torch.ones(6, 2, dtype=F64), TIMES, grid=how)
@@ -196,7 +196,7 @@ def test_n_evaluations_is_the_number_of_calls(mode: str, method: str | ButcherTa
     options = {
         "adaptive": {},
         "fixed": {"grid": torch.linspace(0.0, 2.0, 6, dtype=F64)},
-        "kept": {"grid": KeptGrid(patience=0)},
+        "kept": {"grid": TrainingGrid(patience=0)},
         "sample": {"control": "sample"},
     }[mode]
     f = Counted(lambda t, y: -y + 40 * torch.sigmoid(200 * (per_sample_time(t, y) - 0.7)))  # smooth, then a sudden push

@@ -13,7 +13,7 @@ from ode_problems import F64, swirl
 from torch import Tensor
 
 from ltnode.errors import InputError, LTNodeError
-from ltnode.ode import TABLEAUS, KeptGrid, SolverError, Stats, Status, odesolve
+from ltnode.ode import TABLEAUS, SolverError, Stats, Status, TrainingGrid, odesolve
 
 Field = Callable[[Tensor, Tensor], Tensor]
 
@@ -88,7 +88,7 @@ def test_every_status_has_a_remedy() -> None:
 )
 def test_a_start_that_is_not_finite(how: dict[str, Any], times: list[float]) -> None:
     """NaN in y0 is found in every mode, also where there is nothing to solve, and costs at most two evaluations to find."""
-    how = {**how, "grid": KeptGrid()} if how.get("grid") == "kept" else how
+    how = {**how, "grid": TrainingGrid()} if how.get("grid") == "kept" else how
     y0 = torch.tensor([[1.0], [torch.nan]], dtype=F64)
     sol = odesolve(swirl, y0, times, throw=False, **how)
     assert sol.status is Status.NON_FINITE
@@ -128,14 +128,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "method of another kind": ({"method": 5}, "unknown method 5"),
     "method that cannot be hashed": ({"method": ["dopri5"]}, "unknown method"),
     "adaptive rk4": ({"method": "rk4"}, r"'rk4' has no error estimate.*grid=\[t0, \.\.\., t_end\].*'dopri5'"),
-    "kept grid with euler": ({"method": "euler", "grid": KeptGrid()}, "'euler' has no error estimate"),
+    "kept grid with euler": ({"method": "euler", "grid": TrainingGrid()}, "'euler' has no error estimate"),
     "zero rtol": ({"rtol": 0.0}, r"rtol = 0\.0 is impossible.*1e-2"),
     "negative atol": ({"atol": -1e-3}, r"atol = -0\.001 is impossible"),
     "NaN tolerance": ({"rtol": math.nan}, "rtol = nan is impossible"),
     "infinite tolerance": ({"atol": math.inf}, "atol = inf is impossible"),
     "no steps allowed": ({"max_steps": 0}, "max_steps = 0 is impossible: at least 1"),
     "unknown control": ({"control": "samples"}, "control must be 'batch' or 'sample', not 'samples'"),
-    "own steps on a kept grid": ({"control": "sample", "grid": KeptGrid()}, "a kept grid is shared by the batch"),
+    "own steps on a kept grid": ({"control": "sample", "grid": TrainingGrid()}, "a kept grid is shared by the batch"),
     "own steps without a batch": ({"control": "sample", "y0": torch.tensor(1.0)}, r"needs a batch: y0 of shape \(B, \.\.\.\)"),
     "own steps unclipped": ({"control": "sample", "clip_last": False}, "always clips the last step"),
     "own steps with a loose rule": ({"control": "sample", "accept_small_change": 0.1}, "keeps its error control"),

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from ode_problems import F64, MLPField, swirl
 from torch import Tensor
 
-from ltnode.ode import KeptGrid, Status, odesolve
+from ltnode.ode import Status, TrainingGrid, odesolve
 
 GRID = [0.0, 0.5, 1.2, 3.0]
 HOW = {
     "adaptive": lambda: {},
-    "kept": lambda: {"grid": KeptGrid(t_end=3.0)},
+    "kept": lambda: {"grid": TrainingGrid(t_end=3.0)},
     "fixed": lambda: {"grid": GRID},
     "sample": lambda: {"control": "sample"},
 }
@@ -108,8 +108,8 @@ def test_times_as_numbers_tensors_and_integers() -> None:
 def test_a_start_other_than_zero(how: str) -> None:
     """From t0 = 1.5 with a field of the shifted time: equal to the solve from 0 of the same problem, 1e-12."""
     y0, times = torch.randn(2, 2, dtype=F64), torch.tensor([1.5, 2.0, 3.25], dtype=F64)
-    options = {"adaptive": {}, "fixed": {"grid": [1.5, 2.25, 3.25]}, "kept": {"grid": KeptGrid()}}[how]
-    shifted = {"adaptive": {}, "fixed": {"grid": [0.0, 0.75, 1.75]}, "kept": {"grid": KeptGrid()}}[how]
+    options = {"adaptive": {}, "fixed": {"grid": [1.5, 2.25, 3.25]}, "kept": {"grid": TrainingGrid()}}[how]
+    shifted = {"adaptive": {}, "fixed": {"grid": [0.0, 0.75, 1.75]}, "kept": {"grid": TrainingGrid()}}[how]
     states = odesolve(swirl, y0, times, 1e-5, 1e-5, t0=1.5, **options).states
     expected = odesolve(lambda t, y: swirl(t + 1.5, y), y0, times - 1.5, 1e-5, 1e-5, **shifted).states
     torch.testing.assert_close(states, expected, rtol=0, atol=1e-12)

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server needs the extra serve")
 
-from ltnode.inference import TrainedModel
 from ltnode.serve import Limits, create_app
+from ltnode.trained import TrainedModel
 from serve.serving import classifier, line
 
 with warnings.catch_warnings():

@@ -12,7 +12,7 @@ import torch
 
 import ltnode
 from ltnode.data.augment import Normalisation
-from ltnode.inference import OperatingPoint, TrainedModel
+from ltnode.trained import OperatingPoint, TrainedModel
 
 PIXELS = Normalisation((0.1307,), (0.3081,))
 POINT = OperatingPoint(

@@ -22,9 +22,9 @@ from PIL import Image
 
 import ltnode
 from ltnode.data.augment import Normalisation
-from ltnode.inference import TrainedModel
 from ltnode.models.build import InputSpec
 from ltnode.serve import create_app
+from ltnode.trained import TrainedModel
 from serve.page_browser import Watched, find_browser, serving
 from serve.serving import classifier
 

@@ -175,7 +175,7 @@ def test_a_trained_model_reads_the_digits() -> None:
     folder = ROOT / "zoo" / "lt-node-mnist-paper"
     if not folder.is_dir():
         pytest.skip("the zoo is in the repository only")
-    from ltnode.inference import TrainedModel
+    from ltnode.trained import TrainedModel
 
     entries = [entry for entry in GRAY if entry["label"] and entry["data"] == ["mnist"]]
     assert len(entries) == 10

@@ -14,9 +14,9 @@ import torch
 from ltnode.errors import InputError
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.shifts import rotate
-from ltnode.inference import decode_image, to_png
 from ltnode.serve import Limits, create_app
 from ltnode.serve.samples import samples, samples_of
+from ltnode.trained import decode_image, to_png
 from serve.serving import classifier, close, images
 
 

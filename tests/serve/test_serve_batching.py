@@ -14,10 +14,10 @@ import httpx
 import pytest
 import torch
 
-from ltnode.inference import TrainedModel
 from ltnode.serve import Limits, create_app
 from ltnode.serve.batching import Batcher, QueueFullError, StoppedError, TooLateError
 from ltnode.serve.service import predict_together
+from ltnode.trained import TrainedModel
 from serve.serving import asked, close, images
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from ltnode.inference import TrainedModel
 from ltnode.serve import Limits, create_app
 from ltnode.serve.guard import SECURITY_HEADERS
 from ltnode.serve.metrics import Counter, Histogram
+from ltnode.trained import TrainedModel
 from serve.serving import asked, images
 
 TINY = Limits(images=2, samples=4, points=3, angles=2, models=1, body_bytes=40_000, pixels=900, held_bytes=60_000)

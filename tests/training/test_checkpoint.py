@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import ltnode
+from ltnode import files as atomic
 from ltnode.errors import CheckpointError
-from ltnode.training import RunStatus, atomic, checkpoint
+from ltnode.training import RunStatus, checkpoint
 from ltnode.training.run import RunFolder
 from training.tiny import Stop, TwoPhaseModel, assert_same_run, stop_at, tiny_config, tiny_data, tiny_model
 

@@ -98,7 +98,7 @@ def test_an_interrupted_captured_training_ends_like_the_whole_one(accelerate: st
 
 def test_a_new_captured_step_takes_over_the_momentum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The momentum that the resumed step begins with is that of the checkpoint, bit for bit."""
-    from ltnode.training import accelerated
+    from ltnode.accelerate import graph_step as accelerated
 
     with pytest.raises(Stop):
         ltnode.fit(model(0), images(), config(), out=tmp_path / "run", on_log=stop_at(10))

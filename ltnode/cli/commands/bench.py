@@ -10,9 +10,9 @@ import torch
 import typer
 
 from ltnode.cli import console
+from ltnode.device import choose_device
 from ltnode.errors import InputError
-from ltnode.experiments.speed import Settings, Timing, measure, record
-from ltnode.training.engine import choose_device
+from ltnode.speed import Settings, Timing, measure, record
 
 
 def register(app: typer.Typer) -> None:

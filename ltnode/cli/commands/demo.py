@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
-from ltnode.experiments import demo as experiment
-from ltnode.experiments.demo_training import POINTS, STEPS, Watch
+from ltnode.demo import demo as experiment
+from ltnode.demo.training import POINTS, STEPS, Watch
 from ltnode.models import MODELS
 from ltnode.report.naming import model_title
 

@@ -13,7 +13,7 @@ from ltnode.cli import console
 from ltnode.errors import InputError
 from ltnode.export import Exported, export_model
 from ltnode.export.api import SUFFIX, Format
-from ltnode.inference import TrainedModel, read_input
+from ltnode.trained import TrainedModel, read_input
 from ltnode.typing import Tensor
 
 

@@ -9,8 +9,8 @@ import typer
 
 from ltnode.cli import console
 from ltnode.evaluation.progress import progress_bar
-from ltnode.inference import TrainedModel, calibration_examples, choose_operating_point
-from ltnode.inference.operating_point import DEFAULT_SCORE, SCORES
+from ltnode.trained import TrainedModel, calibration_examples, choose_operating_point
+from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES
 
 
 def register(app: typer.Typer) -> None:

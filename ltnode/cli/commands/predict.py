@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from ltnode import files as atomic
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.evaluation.progress import progress_bar
-from ltnode.inference import OperatingPoint, PredictionRow, TrainedModel, read_input
-from ltnode.inference.inputs import Batch, find_files
-from ltnode.training import atomic
+from ltnode.trained import OperatingPoint, PredictionRow, TrainedModel, read_input
+from ltnode.trained.inputs import Batch, find_files
 
 _ERROR = 2
 _SHOWN = 200

@@ -42,10 +42,10 @@ def serve(
 
     Loads safetensors and JSON only. Ctrl-C or SIGTERM finishes what was accepted and ends.
     """
-    from ltnode.inference import TrainedModel
     from ltnode.serve import Limits, check_extra
     from ltnode.serve.server import is_local
     from ltnode.serve.server import serve as serve_models
+    from ltnode.trained import TrainedModel
 
     check_extra()
     limits = Limits(max_queue=max_queue, max_batch=max_batch, max_wait_ms=max_wait_ms, seconds=seconds)

@@ -14,10 +14,10 @@ from ltnode.cli import console
 from ltnode.data import Dataset
 from ltnode.errors import ConfigError
 from ltnode.evaluation.progress import progress_bar
-from ltnode.inference import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point
 from ltnode.models import MODELS, PRESETS, Model, build
+from ltnode.trained import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point
 from ltnode.training import Run, RunStatus, TrainConfig, fit, fit_seeds, train_preset
-from ltnode.training.several import seed_folder
+from ltnode.training.concurrent import seed_folder
 
 
 def register(app: typer.Typer) -> None:

@@ -15,11 +15,11 @@ import torch
 from ltnode import metrics
 from ltnode.counter_rng import hash_counters
 from ltnode.data.augment import Normalisation
+from ltnode.device import product_precision
 from ltnode.evaluation.attacks import gradient_sign, pgd, signed_step
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import ResultRow
-from ltnode.training.step import product_precision
 from ltnode.typing import Tensor
 
 _PGD_STARTS, _PGD_TIMES = 1, 2

@@ -1,0 +1,199 @@
+"""``ltnode bench``: what a training step and a prediction cost on this machine, peers in the same run.
+
+The inputs are random numbers of the data's shape, so no data set is needed. Times are medians after a warm-up; machines are
+noisy, so read the ratios.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from ltnode.accelerate.graph_step import accelerated_step, why_not_captured
+from ltnode.device import product_precision
+from ltnode.errors import InputError
+from ltnode.models import LatentTimeODE, Model, build
+from ltnode.ode import Stats
+from ltnode.training import TrainConfig, train_preset
+from ltnode.training.batches import Batch
+from ltnode.training.distributed import Workers
+from ltnode.training.provenance import device_name, source_state
+from ltnode.training.step import EagerStep, make_optimizers
+
+_WARM_UPS = 3
+_EXAMPLES = 50_000
+"""Size of the training set that the objective is told of."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One way to do the work.
+
+    Attributes:
+        work: ``"training step"`` or ``"prediction"``.
+        way: How.
+        milliseconds: Median of a call.
+        steps: Accepted steps of the solver; None where nobody counts them.
+        evaluations: Evaluations of the field in the forward pass.
+        peak_mb: Largest device memory of the call; None on a CPU.
+    """
+
+    work: str
+    way: str
+    milliseconds: float
+    steps: int | None
+    evaluations: int | None
+    peak_mb: float | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        model: Name of the model.
+        data: Name of a data set, for its shapes.
+        batch: Inputs per call.
+        samples: End-times of a prediction.
+        device: Where.
+        repeats: Calls per way.
+    """
+
+    model: str
+    data: str
+    batch: int
+    samples: int
+    device: torch.device
+    repeats: int
+
+
+def measure(settings: Settings) -> Iterator[Timing]:
+    """Training steps in every way that this machine offers, torchdiffeq where it is installed, and a prediction."""
+    yield from _training_steps(settings)
+    if importlib.util.find_spec("torchdiffeq") is not None and settings.model in ("node", "uni-node", "lt-node"):
+        yield _torchdiffeq(settings)
+    model, batch = _model(settings), _batch(settings)
+    model.eval()
+
+    found: list[Stats | None] = [None]
+
+    def predict() -> None:
+        found[:] = [model.predict(batch.x, samples=settings.samples).stats]
+
+    yield _timed("prediction", f"{settings.samples} samples", predict, settings, lambda: found[0])
+
+
+def record(settings: Settings, timings: list[Timing]) -> dict[str, Any]:
+    """All of it as JSON, with where it was measured."""
+    about = {**asdict(settings), "device": device_name(settings.device), "torch": torch.__version__, **source_state()}
+    return {**about, "tolerance": 0.01, "timings": [asdict(timing) for timing in timings]}
+
+
+def _training_steps(settings: Settings) -> Iterator[Timing]:
+    base = train_preset(settings.model, settings.data).replace(device=str(settings.device), batch_size=settings.batch)
+    plain = _model(settings)
+    if isinstance(plain, LatentTimeODE):
+        yield _step_timing(
+            settings, "reference: grid search, then replay", base.replace(accelerate="off"), {"training": "adaptive"}
+        )
+        yield _step_timing(settings, "kept grid, eager", base.replace(accelerate="off"), {"training": "kept"})
+    else:
+        yield _step_timing(settings, "eager", base.replace(accelerate="off"), None)
+    if settings.device.type != "cuda" or why_not_captured(plain, base, settings.device, 1) is not None:
+        return
+    for precision in ("tf32", "bf16"):
+        for way in ("graph", "auto"):
+            name = f"{'captured layers' if way == 'graph' else 'fastest (auto)'}, {precision}"
+            yield _step_timing(settings, name, base.replace(accelerate=way, precision=precision), None)
+
+
+def _step_timing(settings: Settings, way: str, config: TrainConfig, solver: dict[str, Any] | None) -> Timing:
+    model = _model(settings, **({} if solver is None else {"solver": solver})).train()
+    optimizers, batch = make_optimizers(model, config), _batch(settings)
+    eager = EagerStep(model, optimizers, config, _EXAMPLES, Workers.start(settings.device), check=False)
+    step = accelerated_step(eager, settings.device, batch.x[:1])
+    number = iter(range(10**9))
+    with product_precision(config.precision):
+
+        def work() -> None:
+            step(replace(batch, step=next(number)))
+
+        work()
+        return _timed("training step", way, work, settings, lambda: model.solve_stats)
+
+
+def _torchdiffeq(settings: Settings) -> Timing:
+    import torchdiffeq  # type: ignore[import-untyped]
+
+    model, batch = _model(settings).train(), _batch(settings)
+    assert isinstance(model, LatentTimeODE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    low, high = model.end_time.window
+    ends = torch.linspace(low, high, model.objective.samples + 1, device=settings.device)[1:]
+    if high <= low:
+        ends = torch.full((1,), high, device=settings.device)
+    calls = [0]
+    counting = model.field.register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+
+    def work() -> None:
+        times = torch.cat([ends.new_zeros(1), ends])
+        states = torchdiffeq.odeint(model.field, model.initial_state(batch.x), times, rtol=1e-2, atol=1e-2, method="dopri5")[1:]
+        optimizer.zero_grad()
+        model.objective_parts(batch.x, batch.y, ends, model.outputs_at(states), _EXAMPLES).loss.backward()
+        optimizer.step()
+        model.after_step()
+
+    work()
+    evaluations = calls[0]
+    counting.remove()
+    timing = _timed("training step", "torchdiffeq odeint, direct back-propagation", work, settings, lambda: None)
+    return replace(timing, evaluations=evaluations)
+
+
+def _model(settings: Settings, **options: Any) -> Model:
+    return build(settings.model, settings.data, seed=0, **options).to(settings.device)
+
+
+def _batch(settings: Settings) -> Batch:
+    model = build(settings.model, settings.data, seed=0)
+    if model.spec is None:
+        raise InputError(f"the shapes of {settings.data} are not known")
+    given = model.spec["input"]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(settings.batch, *given["shape"], generator=generator).to(settings.device)
+    if given["n_classes"] is None:
+        y = torch.randn(settings.batch, generator=generator).to(settings.device)
+    else:
+        y = torch.randint(0, given["n_classes"], (settings.batch,), generator=generator).to(settings.device)
+    return Batch(x, y, torch.arange(settings.batch, device=settings.device), 0, 0, 1.0)
+
+
+def _timed(work: str, way: str, call: Callable[[], None], settings: Settings, stats: Callable[[], Stats | None]) -> Timing:
+    """Median time of a call; ``stats`` is asked after the last one."""
+    on_cuda = settings.device.type == "cuda"
+
+    def wait() -> None:
+        if on_cuda:
+            torch.cuda.synchronize(settings.device)
+
+    for _ in range(_WARM_UPS):
+        call()
+    wait()
+    if on_cuda:
+        torch.cuda.reset_peak_memory_stats(settings.device)
+    samples = []
+    for _ in range(settings.repeats):
+        begin = time.perf_counter()
+        call()
+        wait()
+        samples.append((time.perf_counter() - begin) * 1e3)
+    peak = torch.cuda.max_memory_allocated(settings.device) / 1e6 if on_cuda else None
+    last = stats()
+    steps, evaluations = (None, None) if last is None else (last.n_accepted, last.n_evaluations)
+    return Timing(work, way, statistics.median(samples), steps, evaluations, peak)

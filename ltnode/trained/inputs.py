@@ -1,0 +1,198 @@
+"""Files become raw batches: images, folders of images, .npy arrays, .csv tables."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ltnode.errors import InputError
+from ltnode.trained.images import LOCAL_FORMATS, MAX_PIXELS, decode_image
+from ltnode.trained.model import check_pixels
+from ltnode.typing import Num, Tensor
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_DELIMITERS = ("\t", ";", ",")
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Raw inputs of one file.
+
+    Attributes:
+        names: Of every input: the file, with the position in it where it holds several.
+        raw: As `TrainedModel.prepare` takes them.
+        notes: What was done to them.
+    """
+
+    names: tuple[str, ...]
+    raw: Num[Tensor, "B *shape"]
+    notes: tuple[str, ...] = ()
+
+
+def find_files(path: Path) -> list[Path]:
+    """A file itself; of a folder all images in it and below, by name.
+
+    Raises:
+        InputError: There is nothing, or no image in the folder.
+    """
+    if not path.is_dir():
+        return [path]
+    entries = sorted(path.rglob("*"))
+    found = [
+        entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file() and not _hidden(entry, path)
+    ]
+    if not found:
+        raise InputError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)})")
+    return found
+
+
+def _hidden(entry: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in entry.relative_to(folder).parts)
+
+
+def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS) -> Batch:
+    """The inputs of one file for a network that takes inputs of a shape.
+
+    Args:
+        path: ``.npy``: one input or a batch; ``.csv``: one vector per line, a header is optional; anything else: an image.
+        shape: (C, H, W) or (D,).
+        max_pixels: Largest image.
+
+    Raises:
+        InputError: It is missing, not what it should be, or of another shape; the message names the file.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    kind = path.suffix.lower()
+    try:
+        if kind == ".npy":
+            raw = batch_of_array(_read_npy(content), shape)
+            return Batch(_numbered(str(path), len(raw)), raw)
+        if kind in (".csv", ".tsv"):
+            raw, lines = read_csv(content, shape)
+            return Batch(tuple(f"{path}:{line}" for line in lines), raw)
+        if len(shape) != 3:
+            raise InputError(f"the model takes vectors of {shape[0]} numbers: give a .csv or .npy file")
+        decoded = decode_image(content, shape, max_pixels, LOCAL_FORMATS)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return Batch((str(path),), decoded.pixels[None], decoded.notes)
+
+
+def _numbered(name: str, n: int) -> tuple[str, ...]:
+    return (name,) if n == 1 else tuple(f"{name}[{position}]" for position in range(n))
+
+
+def _read_npy(content: bytes) -> NDArray[Any]:
+    # Not numpy.load, which also takes zip archives and, by their first bytes, pickles.
+    try:
+        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except Exception as error:  # the header is parsed as a Python literal: it may raise nearly anything
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"this is no array of numbers in NumPy's .npy format ({reason})") from error
+
+
+def batch_of_array(array: NDArray[Any], shape: tuple[int, ...]) -> Num[Tensor, "B *shape"]:
+    """A numeric array as a raw batch: one input or several.
+
+    Args:
+        array: (C, H, W) or (B, C, H, W), where C is 1 also without it; (D,) or (B, D), where D is 1 also (B,). Whole numbers
+            0..255 are pixels, as are floats in [0, 1].
+        shape: (C, H, W) or (D,).
+
+    Raises:
+        InputError: Other shapes, types or values.
+    """
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"the array holds {array.dtype}; numbers are needed")
+    given = array.shape
+    if array.size == 0:
+        raise InputError(f"the array of shape {given} holds nothing")
+    if shape[0] == 1 and given in (shape[1:], (*given[:1], *shape[1:])):
+        array = array.reshape(-1, *shape)
+    elif given == shape:
+        array = array[None]
+    if array.shape[1:] != shape:
+        one = ", ".join(str(n) for n in shape)
+        raise InputError(f"the array has shape {given}; the model takes ({one}{',' if len(shape) == 1 else ''}) or (B, {one})")
+    if not np.isfinite(array).all():
+        raise InputError(f"NaN or inf in {int((~np.isfinite(array)).sum())} of {array.size} places; remove or impute them")
+    if len(shape) == 1:
+        return torch.from_numpy(array.astype(np.float64))
+    if array.dtype.kind == "f":
+        raw = torch.from_numpy(array.astype(np.float32))
+        check_pixels(raw)
+        return raw
+    if array.min() < 0 or array.max() > 255:
+        raise InputError(f"pixels that are whole numbers must lie in 0..255, found {array.min()} to {array.max()}")
+    return torch.from_numpy(array.astype(np.uint8))
+
+
+def read_csv(content: bytes, shape: tuple[int, ...]) -> tuple[Num[Tensor, "B D"], list[int]]:
+    """The vectors of a table with commas, semicolons or tabs, and the lines (from 1) that they stand in.
+
+    A first line in which no cell is a number is a header; empty lines are left out.
+
+    Raises:
+        InputError: The model takes images, a line has another number of columns, a cell is no finite number.
+    """
+    if len(shape) != 1:
+        raise InputError(f"a table holds vectors, but the model takes images of shape {shape}: give image files or .npy arrays")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"this is no text in UTF-8 ({error.reason} at byte {error.start})") from error
+    first = text.lstrip().partition("\n")[0]
+    delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
+    vectors: list[list[float]] = []
+    lines: list[int] = []
+    try:
+        for position, (line, cells) in enumerate(_filled_lines(text, delimiter)):
+            _check_columns(line, len(cells), shape[0])
+            if position == 0 and all(_number(cell) is None for cell in cells):
+                continue
+            vectors.append([_finite(cell, line, column) for column, cell in enumerate(cells, 1)])
+            lines.append(line)
+    except csv.Error as error:
+        raise InputError(f"this is no table ({error})") from error
+    if not vectors:
+        raise InputError("the table holds no numbers")
+    return torch.tensor(vectors, dtype=torch.float64), lines
+
+
+def _filled_lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    for cells in reader:
+        if any(cell.strip() for cell in cells):
+            yield reader.line_num, cells
+
+
+def _check_columns(line: int, found: int, wanted: int) -> None:
+    if found != wanted:
+        hint = "; leave out the target" if found == wanted + 1 else ""
+        raise InputError(f"line {line} has {found} columns, but the model takes {wanted}{hint}")
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return None if "_" in cell else float(cell)  # Python reads 1_000 as a number, tables do not
+    except ValueError:
+        return None
+
+
+def _finite(cell: str, line: int, column: int) -> float:
+    value = _number(cell)
+    if value is None or not math.isfinite(value):
+        raise InputError(f"line {line}, column {column}: {cell.strip()[:40]!r} is not a finite number; remove or impute it")
+    return value

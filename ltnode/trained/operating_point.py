@@ -1,0 +1,182 @@
+"""The operating point of a classifier: above which entropy it abstains, below which score an input is not of its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from ltnode import files as atomic
+from ltnode import metrics
+from ltnode.errors import CheckpointError, InputError, unknown_name
+from ltnode.metrics import UncertaintySplit
+from ltnode.typing import Float, Int, Tensor
+
+FILE = "operating_point.json"
+FORMAT = 1
+DEFAULT_SCORE = "max_probability"
+
+SCORES: Mapping[str, Callable[[Tensor, UncertaintySplit], Tensor]] = {
+    "max_probability": lambda probs, split: probs.amax(1),
+    "entropy": lambda probs, split: -split.total,
+    "mutual_information": lambda probs, split: -split.epistemic,
+}
+"""Scores of averaged probabilities and their uncertainty, larger = more in-distribution, as in the evaluation."""
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """Thresholds chosen on examples of the training distribution that the training did not see.
+
+    Attributes:
+        coverage: Share of those examples that the model was to answer.
+        entropy_threshold: In nats; the model abstains above it.
+        ood_score: Name of the score, one of `SCORES`; larger = more in-distribution.
+        ood_threshold: An input whose score is below it is called out-of-distribution.
+        ood_keeps: Share of the examples that the threshold was to accept.
+        n: Number of examples.
+        data: What they were, in words.
+        accuracy: Share of right predictions among all of them.
+        accuracy_kept: Among those that the model answers.
+        samples: End-times (members) per prediction.
+        weights: Digest of the model that it was chosen for; None if unknown.
+    """
+
+    coverage: float
+    entropy_threshold: float
+    ood_score: str
+    ood_threshold: float
+    ood_keeps: float
+    n: int
+    data: str
+    accuracy: float
+    accuracy_kept: float
+    samples: int = 10
+    weights: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_share("coverage", self.coverage)
+        _check_share("ood_keeps", self.ood_keeps)
+        if self.ood_score not in SCORES:
+            raise InputError(unknown_name("out-of-distribution score", self.ood_score, SCORES))
+        for name in ("entropy_threshold", "ood_threshold", "accuracy", "accuracy_kept"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise InputError(f"{name} must be a finite number, not {value!r}")
+        for name in ("n", "samples"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} must be an integer of at least 1, not {value!r}")
+
+    def abstains(self, entropy: float) -> bool:
+        """Whether the model leaves an input of this predictive entropy to somebody else."""
+        return entropy > self.entropy_threshold
+
+    def is_ood(self, score: float) -> bool:
+        """Whether an input of this ``ood_score`` is called out-of-distribution."""
+        return score < self.ood_threshold
+
+    def to_json(self) -> dict[str, Any]:
+        """All values as JSON types."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    def save(self, folder: Path | str) -> Path:
+        """Write it beside a model; returns the file.
+
+        Raises:
+            CheckpointError: The system refused.
+        """
+        path = Path(folder) / FILE
+        atomic.write_json(path, self.to_json())
+        return path
+
+    @classmethod
+    def read(cls, folder: Path | str) -> OperatingPoint | None:
+        """That of a run folder; None if it has none.
+
+        Raises:
+            CheckpointError: The file is damaged or foreign.
+        """
+        path = Path(folder) / FILE
+        if not path.exists():
+            return None
+        content = atomic.read_json(path, lambda v: isinstance(v, dict) and v.get("format") == FORMAT, "an operating point")
+        try:
+            return cls(**{key: value for key, value in content.items() if key != "format"})
+        except (TypeError, InputError) as error:
+            raise CheckpointError(f"{path} is damaged ({error}); choose it anew with: ltnode operating-point RUN") from error
+
+
+def abstention_threshold(entropy: Float[Tensor, " N"], coverage: float) -> float:
+    """The smallest entropy t with ``P(entropy <= t) >= coverage``: the ceil(coverage N)-th smallest.
+
+    Without ties the answered share exceeds ``coverage`` by less than 1/N.
+    """
+    return entropy.sort().values[_rank(coverage, entropy.numel(), "coverage") - 1].item()
+
+
+def acceptance_threshold(score: Float[Tensor, " N"], keeps: float) -> float:
+    """The largest score t with ``P(score >= t) >= keeps``: the ceil(keeps N)-th largest, as for `metrics.fpr95`."""
+    return score.sort(descending=True).values[_rank(keeps, score.numel(), "keeps") - 1].item()
+
+
+def operating_point(
+    probs: Float[Tensor, "N C"],
+    split: UncertaintySplit,
+    labels: Int[Tensor, " N"],
+    *,
+    data: str,
+    coverage: float = 0.95,
+    ood_score: str = DEFAULT_SCORE,
+    ood_keeps: float = 0.95,
+    samples: int = 10,
+    weights: str | None = None,
+) -> OperatingPoint:
+    """The operating point of given predictions; see `OperatingPoint` for the meaning of the arguments.
+
+    Args:
+        probs: Averaged probabilities.
+        split: Their entropy and its parts.
+        labels: True classes.
+        data: What the examples are, in words.
+        coverage: Share to be answered.
+        ood_score: Name of the score.
+        ood_keeps: Share to be accepted.
+        samples: End-times per prediction.
+        weights: Digest of the model.
+
+    Raises:
+        InputError: A share is not in (0, 1], the score is unknown, or the predictions are not ones.
+    """
+    if ood_score not in SCORES:
+        raise InputError(unknown_name("out-of-distribution score", ood_score, SCORES))
+    threshold = abstention_threshold(split.total, coverage)
+    answered = split.total <= threshold
+    return OperatingPoint(
+        coverage=coverage,
+        entropy_threshold=threshold,
+        ood_score=ood_score,
+        ood_threshold=acceptance_threshold(SCORES[ood_score](probs, split), ood_keeps),
+        ood_keeps=ood_keeps,
+        n=probs.shape[0],
+        data=data,
+        accuracy=1.0 - metrics.error(probs, labels),
+        accuracy_kept=1.0 - metrics.error(probs[answered], labels[answered]),
+        samples=samples,
+        weights=weights,
+    )
+
+
+def _rank(share: float, n: int, name: str) -> int:
+    """``ceil(share n)`` for the decimal number that was meant: 0.07 x 100 is 7, not 7.000000000000001."""
+    _check_share(name, share)
+    return math.ceil(Fraction(str(share)) * n)
+
+
+def _check_share(name: str, share: float) -> None:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        raise InputError(f"{name} must be a share of the examples in (0, 1], for example 0.95, not {share!r}")

@@ -1,0 +1,138 @@
+"""What a model says about one input, in plain numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ltnode import metrics
+from ltnode.metrics import UncertaintySplit
+from ltnode.models import Prediction
+from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES, OperatingPoint
+from ltnode.typing import Float, Tensor
+
+END_TIME_LEVELS = (0.05, 0.5, 0.95)
+INTERVAL = 0.9
+"""Coverage of a regression interval."""
+
+_REGRESSION_ONLY = ("mean", "std", "noise_std", "interval")
+_CLASSIFICATION_ONLY = (
+    "label", "name", "probability", "probs", "entropy", "aleatoric", "epistemic", "abstain", "ood", "ood_score",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PredictionRow:
+    """The prediction of one input; what belongs to the other task is None.
+
+    Attributes:
+        task: "classification" or "regression".
+        label: Most probable class.
+        name: Its name.
+        probability: Its averaged probability.
+        probs: Averaged probabilities of all classes.
+        entropy: Of ``probs``, in nats.
+        aleatoric: Part of it that every member agrees on: the mean entropy of the members.
+        epistemic: The rest: the mutual information of label and end-time.
+        abstain: Entropy above the operating point's threshold; None without an operating point.
+        ood: ``ood_score`` below the operating point's threshold; None without one.
+        ood_score: The operating point's score (by default the largest probability), larger = more in-distribution.
+        mean: Predictive mean.
+        std: Standard deviation of the members.
+        noise_std: Standard deviation of the observation noise.
+        interval: Ends of the central 90 % interval of the Gaussian with variance ``std^2 + noise_std^2``.
+        end_time: 5, 50 and 95 % quantiles of the end-time, of this very input where it has its own; None for a model
+            without a distribution of end-times.
+    """
+
+    task: str
+    label: int | None = None
+    name: str | None = None
+    probability: float | None = None
+    probs: tuple[float, ...] | None = None
+    entropy: float | None = None
+    aleatoric: float | None = None
+    epistemic: float | None = None
+    abstain: bool | None = None
+    ood: bool | None = None
+    ood_score: float | None = None
+    mean: float | None = None
+    std: float | None = None
+    noise_std: float | None = None
+    interval: tuple[float, float] | None = None
+    end_time: tuple[float, float, float] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The values of the row's own task as JSON types; tuples become lists."""
+        foreign = _REGRESSION_ONLY if self.task == "classification" else _CLASSIFICATION_ONLY
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in foreign}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def class_uncertainty(prediction: Prediction) -> tuple[Float[Tensor, "B C"], UncertaintySplit]:
+    """Averaged probabilities, and their entropy with its parts, in float64 on the CPU."""
+    members = torch.log_softmax(prediction.outputs.double(), dim=-1).exp().cpu()
+    split = metrics.uncertainty_split(members)
+    # A mean of probabilities may exceed 1 by rounding, and its entropy then lies just below 0.
+    whole = UncertaintySplit(split.total.clamp_min(0.0), split.aleatoric.clamp_min(0.0), split.epistemic)
+    return members.mean(0).clamp_max(1.0), whole
+
+
+def classification_rows(
+    prediction: Prediction, names: Sequence[str], end_times: Float[Tensor, "3 B"] | None, point: OperatingPoint | None
+) -> list[PredictionRow]:
+    """The rows of a batch; ``end_times`` are its quantiles at `END_TIME_LEVELS`."""
+    probs, split = class_uncertainty(prediction)
+    scores = SCORES[point.ood_score if point else DEFAULT_SCORE](probs, split)
+    columns = (probs.tolist(), split.total.tolist(), split.aleatoric.tolist(), split.epistemic.tolist(), scores.tolist())
+    rows = []
+    for position, (own, entropy, aleatoric, epistemic, score) in enumerate(zip(*columns, strict=True)):
+        label = own.index(max(own))
+        rows.append(
+            PredictionRow(
+                task="classification",
+                end_time=_triple(end_times, position),
+                label=label,
+                name=names[label],
+                probability=own[label],
+                probs=tuple(own),
+                entropy=entropy,
+                aleatoric=aleatoric,
+                epistemic=epistemic,
+                abstain=None if point is None else point.abstains(entropy),
+                ood=None if point is None else point.is_ood(score),
+                ood_score=score,
+            )
+        )
+    return rows
+
+
+def regression_rows(prediction: Prediction, end_times: Float[Tensor, "3 B"] | None) -> list[PredictionRow]:
+    """The rows of a batch; ``end_times`` are its quantiles at `END_TIME_LEVELS`."""
+    members = prediction.member_means.double().cpu()
+    mean, std = members.mean(0), members.std(0, correction=0)
+    noise = float(prediction.noise_std)
+    half = torch.special.ndtri(torch.tensor((1 + INTERVAL) / 2, dtype=torch.float64)) * (std.square() + noise**2).sqrt()
+    columns = (mean.tolist(), std.tolist(), (mean - half).tolist(), (mean + half).tolist())
+    return [
+        PredictionRow(
+            task="regression",
+            end_time=_triple(end_times, position),
+            mean=centre,
+            std=spread,
+            noise_std=noise,
+            interval=(low, high),
+        )
+        for position, (centre, spread, low, high) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def _triple(end_times: Tensor | None, position: int) -> tuple[float, float, float] | None:
+    if end_times is None:
+        return None
+    low, middle, high = end_times[:, position].tolist()
+    return low, middle, high

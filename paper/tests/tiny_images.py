@@ -1,0 +1,47 @@
+"""Image sets of a few dozen 8x8 pictures under the names of the real ones, and a grid that trains on them in a second."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ltnode.data import Dataset
+from paper.reproduce import images
+
+PARTNERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
+TRAIN = (
+    '[train]\nepochs = 2\nmilestones = [1]\nbatch_size = 16\nprecision = "fp32"\nmodel_options.width = 8\ncheckpoint_epochs = 1\n'
+)
+
+
+def tiny_set(name: str) -> Dataset:
+    """Three classes: a bright row whose place is the class, in noise."""
+    generator = torch.Generator().manual_seed(len(name))
+    y = torch.arange(48) % 3
+    x = torch.randint(0, 80, (48, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    for k in range(48):
+        x[k, 0, 2 * int(y[k])] = 250
+    made = Dataset.from_arrays(x[:32], y[:32], x[32:], y[32:], name=name)
+    return replace(made, ood=PARTNERS[name])
+
+
+def tiny_paper(folder: Path, models: tuple[str, ...] = ("node", "lt-node")) -> Path:
+    """A folder like ``paper`` with a grid of one data set."""
+    (folder / "grid").mkdir(parents=True)
+    for model in models:
+        runs = '[[runs]]\npreset = "paper"\nseeds = [0]\n'
+        runs += '\n[[runs]]\npreset = "default"\nseeds = [0]\n' if model == "lt-node" else ""
+        (folder / "grid" / f"mnist-{model}.toml").write_text(f'data = "mnist"\nmodel = "{model}"\n\n{TRAIN}\n{runs}')
+    published = Path(__file__).parents[2] / "paper" / "published.toml"
+    (folder / "published.toml").write_bytes(published.read_bytes())
+    return folder
+
+
+@pytest.fixture
+def tiny_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image experiments load the tiny sets."""
+    monkeypatch.setattr(images, "load_data", tiny_set)
+    monkeypatch.setattr(images, "SMALL_PART", 8)

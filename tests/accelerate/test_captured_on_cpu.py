@@ -1,0 +1,78 @@
+"""The captured step of latent-time models on a CPU, with a graph that runs its pass again: all of it but the graph itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from emulated_graphs import emulate
+
+from ltnode.accelerate.graph_step import GraphStep
+from ltnode.models import InputSpec, build
+from ltnode.models.latent_time import LatentTimeODE
+from ltnode.training import TrainConfig
+from ltnode.training.batches import Batch
+from ltnode.training.distributed import Workers
+from ltnode.training.step import EagerStep, make_optimizers
+
+pytestmark = pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
+CONFIG = TrainConfig(optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3, seed=3)
+N_DATA = 100
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch)
+
+
+def model_of(name: str) -> LatentTimeODE:
+    model = build(name, InputSpec((2,), "classification", 3), seed=0).train()
+    assert isinstance(model, LatentTimeODE)
+    return model
+
+
+def graph_step(model: LatentTimeODE) -> GraphStep:
+    return GraphStep(model, make_optimizers(model, CONFIG), CONFIG, N_DATA, fused=False)
+
+
+def batch(step: int, size: int) -> Batch:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(size, 2, generator=generator)
+    return Batch(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), torch.arange(size) + 7 * step, step, 0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["node", "uni-node", "lt-node", "alt-node"])
+def test_the_step_is_that_of_the_eager_one(name: str):
+    """End-times drawn ahead, over the border of a block of them; batches of two sizes; the flat update rounds differently."""
+    reference, model = model_of(name), model_of(name)
+    eager = EagerStep(reference, make_optimizers(reference, CONFIG), CONFIG, N_DATA, Workers(), check=False)
+    step = graph_step(model)
+    for number, size in zip(range(61, 67), (8, 8, 5, 8, 5, 8), strict=True):
+        wanted, got = eager(batch(number, size)), step(batch(number, size))
+        assert got.names == wanted.names
+        assert got.values.tolist() == pytest.approx(wanted.values.tolist(), rel=1e-4, abs=1e-6), number
+    for (label, a), b in zip(reference.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=label)
+    assert step.counts()["masked_updates"] == 0
+
+
+def test_a_failed_check_masks_the_update_and_leaves_no_trace():
+    """A grid far too coarse: weights, posterior and momentum stay bit for bit, it is counted, and a new grid follows."""
+    model = model_of("lt-node")
+    step = graph_step(model)
+    for number in range(4):
+        step(batch(number, 8))
+    with torch.no_grad():  # a field far faster than the kept grid allows
+        for p in model.field.parameters():
+            p.mul_(8.0)
+    before = [p.detach().clone() for p in step.sgd.parameters]
+    momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.sgd.parameters]
+    step(batch(4, 8))
+    assert step.counts()["masked_updates"] == 1
+    assert all(torch.equal(a, b.detach()) for a, b in zip(before, step.sgd.parameters, strict=True))
+    kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.sgd.parameters]
+    assert all(torch.equal(a, b) for a, b in zip(momentum, kept, strict=True))
+    searches = step.kept.n_searches
+    for number in range(5, 10):  # the host sees it a few steps later
+        step(batch(number, 8))
+    assert step.kept.n_searches > searches and step.kept.n_failed_checks >= 1
+    assert not all(torch.equal(a, b.detach()) for a, b in zip(before, step.sgd.parameters, strict=True))

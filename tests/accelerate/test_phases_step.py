@@ -1,0 +1,138 @@
+"""The captured step of models without an adaptive solver: on a CPU with a graph that runs its pass again, and on CUDA."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from emulated_graphs import emulate
+
+from ltnode.accelerate.execution import FusedLayers
+from ltnode.accelerate.graph_step import AcceleratedStep, accelerated_step, why_not_captured
+from ltnode.accelerate.layers import why_no_fused_layers
+from ltnode.accelerate.phases_step import PhasesGraphStep
+from ltnode.device import autocast
+from ltnode.models import Model, build, execution
+from ltnode.training import TrainConfig
+from ltnode.training.batches import Batch
+from ltnode.training.distributed import Workers
+from ltnode.training.step import EagerStep, make_optimizers
+
+CONFIG = TrainConfig(model="sde-net", data="mnist", optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3)
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulate(monkeypatch)
+
+
+def sde_net(device: str, seed: int = 0) -> tuple[Model, dict[str, torch.optim.Optimizer]]:
+    model = build("sde-net", "mnist", seed=seed).to(device).train()
+    return model, make_optimizers(model, CONFIG)
+
+
+def batch(step: int, size: int, device: str) -> Batch:
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(size, 1, 28, 28, generator=generator).to(device)
+    y = torch.randint(0, 10, (size,), generator=generator).to(device)
+    return Batch(x, y, torch.arange(size, device=device), step, 0, 1.0)
+
+
+def eager_step(model: Model, optimizers: dict[str, torch.optim.Optimizer], device: str) -> EagerStep:
+    return EagerStep(model, optimizers, CONFIG, 1000, Workers.start(torch.device(device)), check=False)
+
+
+@pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
+def test_both_phases_are_those_of_the_eager_step(emulated: None):
+    """Pieces of both losses and all weights, over batches of two sizes; the flat update rounds differently (1e-5)."""
+    reference, captured = sde_net("cpu"), sde_net("cpu")
+    eager, step = eager_step(*reference, "cpu"), PhasesGraphStep(*captured, CONFIG, 1000)
+    for number, size in enumerate((6, 6, 4, 6)):
+        torch.manual_seed(number)
+        wanted = eager(batch(number, size, "cpu"))
+        torch.manual_seed(number)
+        got = step(batch(number, size, "cpu"))
+        assert got.names == wanted.names
+        assert got.values.tolist() == pytest.approx(wanted.values.tolist(), rel=1e-4, abs=1e-5), number
+    for (name, a), b in zip(reference[0].named_parameters(), captured[0].parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=name)
+    assert step.counts() == {"masked_updates": 0}
+
+
+@pytest.mark.no_typecheck
+def test_a_loss_that_is_no_number_changes_nothing_and_is_counted(emulated: None):
+    """Both phases are masked: weights and momentum stay bit for bit."""
+    model, optimizers = sde_net("cpu")
+    step = PhasesGraphStep(model, optimizers, CONFIG, 1000)
+    step(batch(0, 4, "cpu"))
+    before = [p.detach().clone() for p in model.parameters()]
+    bad = batch(1, 4, "cpu")
+    bad.x[0, 0, 0, 0] = torch.inf
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("ltnode.models.sde_net.check_input", lambda x: None)  # values are not read on CUDA
+    try:
+        step(bad)
+    finally:
+        monkey.undo()
+    assert step.counts() == {"masked_updates": 2}
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_models_that_decide_on_the_host_are_not_captured():
+    """An ensemble trains its members one by one; SDE-Net does the same operations in every step."""
+    cuda = torch.device("cuda")
+    assert why_not_captured(build("sde-net", "mnist", seed=0), CONFIG, cuda, 1) is None
+    assert "decides on the host" in str(why_not_captured(build("ensemble", "mnist", seed=0), CONFIG, cuda, 1))
+
+
+@pytest.mark.gpu
+def test_sde_net_trains_captured_as_it_does_eagerly():
+    """The noise differs between the two, so losses agree on average: means of the last 50 of 100 steps within 10 %."""
+    means = []
+    for captured in (False, True):
+        model, optimizers = sde_net("cuda")
+        eager = eager_step(model, optimizers, "cuda")
+        step = accelerated_step(eager, torch.device("cuda"), batch(0, 1, "cuda").x) if captured else eager
+        assert isinstance(step, AcceleratedStep) == captured
+        losses = []
+        for number in range(100):
+            given = batch(number, 64, "cuda")
+            given = Batch(
+                given.x, given.x.flatten(1)[:, :100].reshape(64, 10, 10).mean(2).argmax(1), given.indices, number, 0, 1.0
+            )
+            losses.append(float(step(given)["loss"]))
+        means.append(sum(losses[50:]) / 50)
+        assert not captured or step.counts() == {"masked_updates": 0}
+    assert means[1] == pytest.approx(means[0], rel=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-2), ("bf16", 0.08)])
+@pytest.mark.parametrize("phase", ["main", "diffusion"])
+def test_fused_layers_have_the_gradients_of_the_layers(precision: str, bound: float, phase: str):
+    """Loss and whole gradient of both phases at CIFAR10's shapes with the same noise; masks flip where rounding moves a value."""
+    model = build("sde-net", "cifar10", seed=0).cuda().train()
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 3, 32, 32, generator=generator).cuda(), torch.randint(0, 10, (32,), generator=generator).cuda()
+    parameters = [p for group in model.parameter_roles(phase).values() for p in group]
+    found = []
+    for fused in (False, True):
+        torch.manual_seed(1)
+        with autocast(precision, x.device), execution.using(FusedLayers() if fused else execution.REFERENCE):
+            loss = model.loss(x, y, phase=phase)
+        gradient = torch.cat([g.flatten().double() for g in torch.autograd.grad(loss, parameters)])
+        found.append((float(loss.detach()), gradient))
+    (wanted_loss, wanted), (loss, got) = found
+    assert loss == pytest.approx(wanted_loss, rel=bound)
+    assert float((got - wanted).norm() / wanted.norm()) < bound
+
+
+def test_fused_layers_are_the_layers_on_a_cpu():
+    """The kernels are for CUDA: asked for on a CPU, everything stays as it is, and the reason says so."""
+    model, x, y = build("sde-net", "mnist", seed=0), torch.randn(2, 1, 28, 28), torch.tensor([0, 1])
+    losses = []
+    for wanted in (False, True):
+        torch.manual_seed(0)
+        with execution.using(FusedLayers() if wanted else execution.REFERENCE):
+            losses.append(float(model.loss(x, y).detach()))
+    assert losses[0] == losses[1]
+    assert "cpu" in str(why_no_fused_layers(torch.device("cpu")))

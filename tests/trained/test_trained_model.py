@@ -1,0 +1,298 @@
+"""A trained model from its folder: its rows are the model's own predictions in plain numbers, input by input."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_problem import CLASSES, SIDE, image_data, image_run, images
+
+import ltnode
+from ltnode import metrics
+from ltnode.data import Dataset, Split
+from ltnode.data.augment import Normalisation
+from ltnode.errors import CheckpointError, ConfigError, InputError
+from ltnode.evaluation.protocols.held_out import calibration_halves
+from ltnode.models import InputSpec
+from ltnode.models.build import MODELS
+from ltnode.trained import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point, to_png
+from ltnode.training import fit, train_preset
+
+DIM = 3
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny classifier of images, trained with a validation split."""
+    folder = tmp_path_factory.mktemp("runs") / "patterns-run"
+    image_run("lt-node", image_data(), out=folder, validation_fraction=0.25, seed=3, epochs=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(run_folder: Path) -> TrainedModel:
+    return TrainedModel.open(run_folder)
+
+
+def vector_model(name: str, task: str, folder: Path) -> TrainedModel:
+    """A model by name after a few steps on vectors, saved and opened again."""
+    x = torch.randn(20, DIM, generator=torch.Generator().manual_seed(1))
+    y = (x[:, 0] > 0).long() if task == "classification" else x[:, 0]
+    data = Dataset.from_arrays(x, y, task=task, name="points", class_names=("no", "yes") if task == "classification" else None)  # type: ignore[arg-type]
+    model = ltnode.build(name, data, seed=0, width=16)
+    fit(model, data, train_preset(name, data).replace(epochs=1, model=name, device="cpu"), out=folder / name)
+    return TrainedModel.open(folder / name)
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_classification_rows_are_the_models_prediction(trained: TrainedModel) -> None:
+    """Against model.predict on inputs normalised by hand, and the metrics' entropies; 1e-6: float32 averages against float64."""
+    raw, _ = images(5, 7)
+    data = image_data()
+    assert data.normalise is not None
+    prediction = trained.model.predict(data.normalise.apply(raw))
+    split = metrics.uncertainty_split(prediction.member_probs.double() / prediction.member_probs.double().sum(-1, keepdim=True))
+    assert isinstance(trained.model, ltnode.LatentTimeODE)
+    times = trained.model.end_time.quantile([0.05, 0.5, 0.95]).tolist()
+    rows = trained.rows(raw)
+    assert len(rows) == 5
+    for i, row in enumerate(rows):
+        assert row.probs == pytest.approx(prediction.probs[i].tolist(), abs=1e-6)
+        assert row.label == int(prediction.labels[i])
+        assert row.name == str(row.label)
+        assert row.probability == max(row.probs or ())
+        for name, values in zip(("entropy", "aleatoric", "epistemic"), split, strict=True):
+            assert getattr(row, name) == pytest.approx(values[i].item(), abs=1e-6)
+            assert getattr(row, name) == pytest.approx(getattr(prediction, name)[i].item(), abs=1e-5)
+        assert row.ood_score == row.probability
+        assert (row.abstain, row.ood, row.mean, row.interval) == (None, None, None, None)
+        assert row.end_time == pytest.approx(times, rel=1e-6)
+
+
+def test_regression_rows_are_the_models_prediction(tmp_path: Path) -> None:
+    """Mean and std of the members; the 90 % interval of a Gaussian is 1.6449 standard deviations wide on each side."""
+    trained = vector_model("lt-node", "regression", tmp_path)
+    raw = torch.randn(4, DIM, dtype=torch.float64)
+    prediction = trained.predict(raw)
+    for i, row in enumerate(trained.rows(raw)):
+        assert row.mean == pytest.approx(prediction.mean[i].item(), abs=1e-5)
+        assert row.std == pytest.approx(prediction.std[i].item(), abs=1e-5)
+        assert row.noise_std == pytest.approx(prediction.noise_std.item())
+        assert row.mean is not None
+        assert row.interval is not None
+        half = 1.6448536 * prediction.total_std[i].item()
+        assert row.interval == pytest.approx((row.mean - half, row.mean + half), abs=1e-4)
+        assert row.label is None
+        assert set(row.to_json()) == {"task", "mean", "std", "noise_std", "interval", "end_time"}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_model_predicts_each_input_alone(name: str, task: str, tmp_path: Path) -> None:
+    """The contract of every model: alone, in a batch and in another order agree to 1e-5, and rows are JSON without NaN."""
+    trained = vector_model(name, task, tmp_path)
+    raw = 2 * torch.randn(6, DIM)
+    together = trained.rows(raw, samples=5)
+    backwards = trained.rows(raw.flip(0), samples=5)[::-1]
+    has_times = isinstance(trained.model, ltnode.LatentTimeODE)
+    for i, row in enumerate(together):
+        json.dumps(row.to_json(), allow_nan=False)
+        assert (row.end_time is not None) == has_times
+        for other in (trained.rows(raw[i : i + 1], samples=5)[0], backwards[i]):
+            if task == "classification":
+                assert row.probs == pytest.approx(other.probs, abs=1e-5)
+                assert row.name in ("no", "yes")
+            else:
+                assert (row.mean, row.std) == pytest.approx((other.mean, other.std), rel=1e-5, abs=1e-5)
+            assert row.end_time == (None if other.end_time is None else pytest.approx(other.end_time, rel=1e-5))
+
+
+def test_batches_do_not_show(trained: TrainedModel) -> None:
+    """More inputs than one batch holds: the rows of the parts, to 1e-5 (sums of another order)."""
+    raw, _ = images(140, 5)
+    counted: list[int] = []
+    rows = trained.rows(raw, on_predicted=counted.append)
+    assert counted == [128, 12]
+    for row, alone in zip(rows[120:], trained.rows(raw[120:]), strict=True):
+        assert row.probs == pytest.approx(alone.probs, abs=1e-5)
+
+
+def test_raw_pixels_of_both_scales_are_the_same_image(trained: TrainedModel) -> None:
+    """uint8 and the same values / 255: 1e-5 after division by the std."""
+    raw, _ = images(3, 2)
+    assert torch.allclose(trained.prepare(raw), trained.prepare(raw.float() / 255), atol=1e-5)
+
+
+# -- opening -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_tells_everything(trained: TrainedModel, run_folder: Path) -> None:
+    assert (trained.name, trained.path) == ("patterns-run", run_folder)
+    assert (trained.shape, trained.task, trained.data) == ((1, SIDE, SIDE), "classification", "patterns")
+    assert trained.class_names == tuple(str(k) for k in range(CLASSES))
+    assert trained.normalise == image_data().normalise
+    assert trained.operating_point is None
+
+
+def test_a_saved_model_takes_what_a_data_set_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`ltnode.save` records shapes only: without a data set a warning, with one its classes and constants."""
+    ltnode.save(ltnode.build("node", "fashion-mnist", seed=0, width=34), tmp_path / "m")
+    with caplog.at_level(logging.WARNING, "ltnode"):
+        bare = TrainedModel.open(tmp_path / "m")
+    assert "neither classes nor normalisation" in caplog.text
+    assert (bare.normalise, bare.class_names[3], bare.data) == (None, "3", None)
+    raw = torch.full((1, 1, 28, 28), 51, dtype=torch.uint8)
+    assert torch.allclose(bare.prepare(raw), torch.tensor(0.2))
+    known = TrainedModel.open(tmp_path / "m", data="fashion-mnist")
+    assert known.normalise == Normalisation((0.286,), (0.353,))
+    assert known.class_names[0].lower().startswith("t-shirt")
+    with pytest.raises(InputError, match="Did you mean 'mnist'"):
+        TrainedModel.open(tmp_path / "m", data="mnits")
+
+
+def test_a_regression_model_has_no_classes(tmp_path: Path) -> None:
+    ltnode.save(ltnode.build("lt-node", "synthetic", seed=0), tmp_path / "m")
+    assert TrainedModel.open(tmp_path / "m", data="synthetic").class_names == ()
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "not json", "weights", "data", "normalise"])
+def test_damaged_folders_say_so(run_folder: Path, tmp_path: Path, damage: str) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((run_folder / name).read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    match damage:
+        case "missing":
+            (tmp_path / "model.safetensors").unlink()
+        case "empty":
+            (tmp_path / "config.json").write_text("{}")
+        case "not json":
+            (tmp_path / "config.json").write_text("{")
+        case "weights":
+            (tmp_path / "model.safetensors").write_bytes(b"\x80\x04pickle?")
+        case "data":
+            (tmp_path / "config.json").write_text(json.dumps({**config, "data": ["mnist"]}))
+        case "normalise":
+            config["data"]["normalise"] = {"mean": [0.0, 1.0], "std": [1.0, 1.0]}
+            (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError):
+        TrainedModel.open(tmp_path)
+
+
+def test_unknown_devices_are_refused(run_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="'cuda:N'"):
+        TrainedModel.open(run_folder, device="gpu")
+
+
+@pytest.mark.no_typecheck
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (torch.zeros(2, 1, SIDE, SIDE + 1), r"shape \(B, 1, 10, 10\)"),
+        (torch.zeros(1, SIDE, SIDE), r"shape \(B, 1, 10, 10\)"),
+        (torch.zeros(0, 1, SIDE, SIDE), "B >= 1"),
+        (torch.full((1, 1, SIDE, SIDE), math.nan), "NaN or inf in 1 of 1"),
+        (torch.full((1, 1, SIDE, SIDE), 9.0), "divide"),
+        (torch.zeros(1, 1, SIDE, SIDE, dtype=torch.int64), "uint8"),
+        (torch.zeros(1, 1, SIDE, SIDE, dtype=torch.bool), "numbers"),
+    ],
+)
+def test_bad_inputs_are_refused(trained: TrainedModel, raw: torch.Tensor, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        trained.rows(raw)
+
+
+# -- the operating point -------------------------------------------------------------------------------------------------------
+
+
+def test_choice_on_the_validation_split_gives_the_asked_shares(trained: TrainedModel) -> None:
+    """40 held-out images: rows flagged at the chosen point abstain for exactly 40 - ceil(0.8 x 40) = 8 of them."""
+    split, words = calibration_examples(trained, image_data())
+    assert words == "40 validation examples of patterns that training held out (share 0.25, seed 3)"
+    expected = image_data().with_validation(0.25, seed=3)[1]
+    assert torch.equal(split.x, expected.x)
+    point = choose_operating_point(trained, split, 0.8, ood_score="entropy", ood_keeps=0.9, data=words)
+    rows = trained.with_operating_point(point).rows(split.x)
+    assert sum(row.abstain or False for row in rows) == 8
+    assert sum(row.ood or False for row in rows) == 4
+    kept = [row.label == int(y) for row, y in zip(rows, split.y, strict=True) if not row.abstain]
+    assert point.accuracy_kept == pytest.approx(sum(kept) / len(kept))
+    assert (point.n, point.data) == (40, words)
+    assert all(row.ood_score == -(row.entropy or 0.0) for row in rows)
+
+
+def test_without_validation_the_evaluations_half_of_the_test_set(tmp_path: Path) -> None:
+    """The same half that temperature and conformal sets are fitted on; the words forbid results on it."""
+    data = image_data()
+    image_run("node", data, out=tmp_path / "run", epochs=1)
+    split, words = calibration_examples(TrainedModel.open(tmp_path / "run"), data)
+    first, second = calibration_halves(len(data.test))
+    assert torch.equal(split.x, data.test.x[first])
+    assert sorted([*first.tolist(), *second.tolist()]) == list(range(60))
+    assert "30 test examples" in words
+    assert "report no results on that half, only on the other 30" in words
+    some, words = calibration_examples(TrainedModel.open(tmp_path / "run"), data, limit=7)
+    assert len(some) == 7
+    assert words.startswith("7 test examples")
+
+
+def test_labelled_folders_serve_too(trained: TrainedModel, tmp_path: Path) -> None:
+    raw, labels = images(6, 3)
+    for position, (x, y) in enumerate(zip(raw, labels, strict=True)):
+        file = tmp_path / "val" / str(int(y)) / f"{position}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(to_png(x))
+    split, words = calibration_examples(trained, str(tmp_path / "val"))
+    assert words == "6 labelled images of the folder val"
+    order = sorted(range(6), key=lambda i: (int(labels[i]), i))
+    assert torch.equal(split.x, raw[order])
+    assert torch.equal(split.y, labels[order])
+    (tmp_path / "val" / "seven").mkdir()
+    with pytest.raises(InputError, match="unknown class 'seven'"):
+        calibration_examples(trained, tmp_path / "val")
+
+
+def test_a_point_of_other_weights_is_not_used(run_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The folder of a saved model can be written again: flags of the old weights would be wrong."""
+    trained = TrainedModel.open(run_folder)
+    ltnode.save(trained.model, tmp_path / "m")
+    split = Split(*images(10, 4))
+    point = choose_operating_point(trained, split)
+    point.save(tmp_path / "m")
+    assert TrainedModel.open(tmp_path / "m").operating_point == point
+    with torch.no_grad():
+        next(trained.model.parameters()).mul_(2)
+    ltnode.save(trained.model, tmp_path / "m")
+    with caplog.at_level(logging.WARNING, "ltnode"):
+        assert TrainedModel.open(tmp_path / "m").operating_point is None
+    assert "other weights" in caplog.text
+
+
+def test_what_has_no_operating_point(trained: TrainedModel, tmp_path: Path) -> None:
+    regression = vector_model("node", "regression", tmp_path)
+    with pytest.raises(InputError, match="regression model"):
+        choose_operating_point(regression, Split(torch.zeros(2, DIM), torch.zeros(2)))
+    with pytest.raises(InputError, match="empty"):
+        choose_operating_point(trained, Split(torch.zeros(0, 1, SIDE, SIDE), torch.zeros(0, dtype=torch.int64)))
+    ltnode.save(ltnode.build("node", InputSpec((DIM,), "classification", 2), seed=0), tmp_path / "m")
+    with pytest.raises(InputError, match="always 0"):
+        choose_operating_point(
+            TrainedModel.open(tmp_path / "m"), Split(torch.zeros(1, DIM), torch.zeros(1).long()), ood_score="mutual_information"
+        )
+
+
+def test_zoo_runs_carry_their_operating_points() -> None:
+    """Every run of the zoo has one for its own weights, chosen on at least 2,000 images, and says on which."""
+    folders = [file.parent for file in sorted((Path(__file__).parents[2] / "zoo").glob("*/config.json"))]
+    assert len(folders) >= 7
+    for folder in folders:
+        point = TrainedModel.open(folder).operating_point
+        assert isinstance(point, OperatingPoint), folder
+        assert point.n >= 2000
+        assert "report no results on that half" in point.data
+        assert point.accuracy_kept > point.accuracy
