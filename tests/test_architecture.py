@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "ltnode"
 PUBLIC_NAMES = "__init__"  # the unit that stands for the package's own __init__.py
 GRAB_BAGS = {"utils", "util", "misc", "helpers", "common"}
+REFERENCE_UNITS = ("ode", "endtime", "objective", "models")
+"""What a reader studies first: it must not depend on anything that only makes it fast."""
+ALWAYS_INSTALLED = {"torch", "numpy", "safetensors", "jaxtyping", PACKAGE}
+"""`import ltnode` may import these and the standard library; every other package is imported where it is used."""
+LONGEST_FILE = 400
+LONGEST_FUNCTION = 40
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,91 @@ def grab_bags(paths: list[Path]) -> list[str]:
     return [f"{path}: name the file after its concept" for path in paths if GRAB_BAGS & {*path.parts, path.stem}]
 
 
+def _top_level(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Import statements that run when the module is imported: not those in functions or for type checkers."""
+    waiting: list[ast.AST] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _names(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names]
+
+
+class ImportGraph:
+    """Which modules of the package import which, and which third-party packages that needs, when they are imported."""
+
+    def __init__(self, sources: dict[str, str]) -> None:
+        self._known = set(sources)
+        self._direct = {name: [n for node in _top_level(ast.parse(text)) for n in _names(node)] for name, text in sources.items()}
+
+    def module(self, name: str) -> str | None:
+        """The module of the package that a dotted name lies in."""
+        parts = name.split(".")
+        prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+        return next((prefix for prefix in prefixes if prefix in self._known), None)
+
+    def reached(self, start: str) -> set[str]:
+        """Every dotted name that importing a module imports, directly or through other modules of the package."""
+        names: set[str] = set()
+        waiting, done = [start], set()
+        while waiting:
+            module = waiting.pop()
+            if module in done:
+                continue
+            done.add(module)
+            names.add(module)
+            for name in self._direct[module]:
+                names.add(name)
+                own = self.module(name)
+                if own is not None:
+                    # Importing a.b.c also runs the __init__ of a.b; that of the package itself is running already.
+                    parents = (".".join(own.split(".")[:n]) for n in range(2, own.count(".") + 2))
+                    waiting += [parent for parent in parents if parent in self._known]
+        return names
+
+    def needs_an_extra(self, start: str) -> bool:
+        """Whether importing a module imports a package that may not be installed."""
+        packages = {name.split(".")[0] for name in self.reached(start)}
+        return bool(packages - ALWAYS_INSTALLED - set(sys.stdlib_module_names))
+
+
+def lazy_imports(sources: dict[str, str]) -> list[str]:
+    """Imports of package modules inside functions that no optional extra explains: they are there to hide a cycle."""
+    graph, found = ImportGraph(sources), []
+    for module, text in sources.items():
+        tree = ast.parse(text)
+        at_import = set(_top_level(tree))
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Import | ast.ImportFrom) or node in at_import:
+                continue
+            for name in _names(node):
+                target = graph.module(name)
+                in_function = _inside_function(tree, node)
+                if in_function and target is not None and not graph.needs_an_extra(target):
+                    found.append(f"{module}:{node.lineno}: {name} is imported in a function although it needs no extra")
+    return found
+
+
+def _inside_function(tree: ast.Module, wanted: ast.AST) -> bool:
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return any(wanted is inner for function in functions for inner in ast.walk(function))
+
+
+def long_functions(source: str) -> tuple[int, list[str]]:
+    """The number of functions, and the names of those that are longer than a screen."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return len(functions), [f.name for f in functions if (f.end_lineno or 0) - f.lineno + 1 > LONGEST_FUNCTION]
+
+
 @dataclass(frozen=True)
 class Module:
     name: str
@@ -164,6 +256,35 @@ def test_no_file_is_a_grab_bag():
     assert not found, "\n".join(found)
 
 
+def test_the_reference_knows_nothing_of_the_acceleration():
+    """Also not through another module: `models/` and `ode/` can be read, run and tested without a kernel."""
+    graph = ImportGraph({module.name: module.source for module in MODULES})
+    for module in MODULES:
+        if unit_of(module.name) in REFERENCE_UNITS:
+            fast = {name for name in graph.reached(module.name) if name.startswith(f"{PACKAGE}.accelerate")}
+            assert not fast, f"{module.name} reaches {sorted(fast)}"
+
+
+def test_no_import_inside_a_function_hides_a_cycle():
+    found = lazy_imports({module.name: module.source for module in MODULES})
+    assert not found, "\n".join(found)
+
+
+def test_files_fit_on_a_few_screens():
+    """Python, CUDA and JavaScript: nobody should have to hold more than one concept per file in mind."""
+    files = [p for p in (ROOT / PACKAGE).rglob("*") if p.suffix in {".py", ".cu", ".cuh", ".js"}]
+    lengths = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in files}
+    too_long = {name: n for name, n in lengths.items() if n > LONGEST_FILE}
+    assert not too_long, too_long
+
+
+def test_few_functions_are_longer_than_a_screen():
+    counted = [(module.name, *long_functions(module.source)) for module in MODULES]
+    total = sum(n for _, n, _ in counted)
+    long = [f"{name}.{function}" for name, _, functions in counted for function in functions]
+    assert len(long) <= 0.02 * total, f"{len(long)} of {total}: {', '.join(long)}"
+
+
 @pytest.mark.parametrize(
     ("module", "is_package", "source"),
     [
@@ -215,3 +336,20 @@ def test_the_other_checkers_can_fail():
     assert foreign_imports("import torchvisionary", "m", "torchvision") == []
     assert grab_bags([Path("ltnode/utils.py"), Path("ltnode/misc/a.py"), Path("ltnode/common.py")])
     assert grab_bags([Path("ltnode/ode/step.py")]) == []
+    assert long_functions("def f():\n" + "    x = 1\n" * 40) == (1, ["f"])
+    assert long_functions("def f():\n" + "    x = 1\n" * 39) == (1, [])
+
+
+def test_the_checker_of_lazy_imports_tells_cycles_from_extras():
+    """A function may import a module that needs an optional package, directly or through another one; nothing else."""
+    sources = {
+        "ltnode": "",
+        "ltnode.a": "def f():\n    from ltnode import b",
+        "ltnode.b": "import ltnode.a",
+        "ltnode.page": "import fastapi",
+        "ltnode.site": "from ltnode.page import x",
+        "ltnode.c": "def f():\n    import ltnode.site\n    from ltnode.page import x",
+        "ltnode.d": "if TYPE_CHECKING:\n    from ltnode.a import f",
+    }
+    assert [line.split(":")[0] for line in lazy_imports(sources)] == ["ltnode.a"]
+    assert ImportGraph(sources).needs_an_extra("ltnode.site")
