@@ -1,13 +1,14 @@
 """ltnode: neural ODEs that know what they do not know.
 
 The end-time T of a neural ODE is a latent variable. A posterior over T, learnt by variational inference, gives predictions with
-uncertainty from a single ODE solve.
+uncertainty from a single ODE solve. `docs/reference.md` shows every public name with an example.
 """
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from ltnode import accelerate as accelerate  # installs the fast execution of the models
-from ltnode import metrics, report
+from ltnode import accelerate as accelerate  # importing it installs the fast execution of the models
+from ltnode import data, metrics, report
 from ltnode._version import __version__
 from ltnode.endtime import (
     AmortizedGammaTime,
@@ -21,9 +22,12 @@ from ltnode.endtime import (
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
 from ltnode.evaluation import ResultRow, evaluate
 from ltnode.export import export_model
+from ltnode.fit import fit, fit_seeds
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
+from ltnode.objective import Likelihood
 from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve
-from ltnode.training import Run, TrainConfig, TrainingError, fit, fit_seeds, load, save, train_preset
+from ltnode.trained import TrainedModel
+from ltnode.training import Run, TrainConfig, TrainingError, load, save, train_preset
 
 if TYPE_CHECKING:
     from ltnode.estimators import LTNodeClassifier, LTNodeRegressor
@@ -43,22 +47,24 @@ __all__ = [
     "LTNodeError",
     "LTNodeRegressor",
     "LatentTimeODE",
+    "Likelihood",
     "MissingExtraError",
     "Model",
     "ObjectiveOptions",
     "Prediction",
-    "ResultRow",
     "Run",
     "Solution",
     "SolverError",
     "SolverOptions",
     "Status",
     "TrainConfig",
+    "TrainedModel",
     "TrainingError",
     "TrainingGrid",
     "UniformTime",
     "__version__",
     "build",
+    "data",
     "evaluate",
     "export_model",
     "fit",
@@ -73,15 +79,23 @@ __all__ = [
 ]
 
 _NEEDS_SKLEARN = ("LTNodeClassifier", "LTNodeRegressor")
+_RENAMED: dict[str, tuple[str, Any]] = {
+    "KeptGrid": ("ltnode.TrainingGrid", TrainingGrid),
+    "ResultRow": ("ltnode.evaluation.ResultRow", ResultRow),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The scikit-learn estimators, imported when they are first asked for: scikit-learn is an extra, and slow to import."""
-    if name not in _NEEDS_SKLEARN:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ltnode import estimators
+    """Import the scikit-learn estimators on first use, and serve names that have moved with a warning."""
+    if name in _NEEDS_SKLEARN:
+        from ltnode import estimators
 
-    return getattr(estimators, name)
+        return getattr(estimators, name)
+    if name in _RENAMED:
+        place, value = _RENAMED[name]
+        warnings.warn(f"ltnode.{name} is deprecated; use {place}", DeprecationWarning, stacklevel=2)
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

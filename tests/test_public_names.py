@@ -1,0 +1,40 @@
+"""The names that users rely on: few, documented with an example that runs, and with warnings where one has changed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import ltnode
+
+REFERENCE = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
+EXAMPLES = "\n".join(re.findall(r"```python\n(.*?)```", REFERENCE, flags=re.DOTALL))
+
+
+@pytest.mark.parametrize("name", ltnode.__all__)
+def test_every_public_name_has_an_example(name: str):
+    """tests/test_readme.py runs the examples of the page."""
+    assert re.search(rf"\bltnode\.{name}\b", EXAMPLES), f"docs/reference.md has no example of ltnode.{name}"
+
+
+def test_the_reference_names_nothing_else():
+    mentioned = set(re.findall(r"\bltnode\.(\w+)", REFERENCE))
+    assert mentioned <= set(ltnode.__all__)
+
+
+def test_there_are_about_forty():
+    """A list that a newcomer can read: adding a name should mean that another one goes."""
+    assert len(ltnode.__all__) <= 45
+
+
+@pytest.mark.parametrize(("old", "new"), [("KeptGrid", ltnode.TrainingGrid), ("ResultRow", ltnode.evaluation.ResultRow)])
+def test_old_names_still_work_and_warn(old: str, new: object):
+    with pytest.warns(DeprecationWarning, match=f"ltnode.{old} is deprecated"):
+        assert getattr(ltnode, old) is new
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'LatentTimeODEs'"):
+        _ = ltnode.LatentTimeODEs
