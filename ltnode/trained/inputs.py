@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ltnode.errors import InputError
 from ltnode.trained.images import LOCAL_FORMATS, MAX_PIXELS, decode_image
-from ltnode.trained.model import check_pixels
+from ltnode.trained.pixels import pixel_tensor
 from ltnode.typing import Num, Tensor
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -130,13 +130,7 @@ def batch_of_array(array: NDArray[Any], shape: tuple[int, ...]) -> Num[Tensor, "
         raise InputError(f"NaN or inf in {int((~np.isfinite(array)).sum())} of {array.size} places; remove or impute them")
     if len(shape) == 1:
         return torch.from_numpy(array.astype(np.float64))
-    if array.dtype.kind == "f":
-        raw = torch.from_numpy(array.astype(np.float32))
-        check_pixels(raw)
-        return raw
-    if array.min() < 0 or array.max() > 255:
-        raise InputError(f"pixels that are whole numbers must lie in 0..255, found {array.min()} to {array.max()}")
-    return torch.from_numpy(array.astype(np.uint8))
+    return pixel_tensor(array)
 
 
 def read_csv(content: bytes, shape: tuple[int, ...]) -> tuple[Num[Tensor, "B D"], list[int]]:

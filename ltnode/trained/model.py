@@ -20,6 +20,7 @@ from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.contract import Draw, Task
 from ltnode.trained.operating_point import OperatingPoint
+from ltnode.trained.pixels import check_pixels
 from ltnode.trained.rows import END_TIME_LEVELS, PredictionRow, classification_rows, regression_rows
 from ltnode.training import load, tensor_file
 from ltnode.training.checkpoint import model_tensors
@@ -29,8 +30,6 @@ from ltnode.typing import Float, Num, Tensor
 _LOG = logging.getLogger("ltnode")
 BATCH = 128
 """Inputs that are predicted together; a prediction does not depend on it."""
-_ROUNDING = 1e-3
-"""How far a float pixel may lie outside of [0, 1], after interpolation for instance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,21 +214,6 @@ class TrainedModel:
         levels = torch.tensor(END_TIME_LEVELS, dtype=torch.float64, device=x.device)
         times = end_time(x if end_time.amortized else None).quantile(levels).double().cpu()
         return times if times.ndim == 2 else times[:, None].expand(-1, x.shape[0])
-
-
-def check_pixels(raw: Num[Tensor, "B C H W"]) -> None:
-    """Pixels must be uint8, or floats in [0, 1]; NaN and inf are not looked for.
-
-    Raises:
-        InputError: They are not.
-    """
-    if raw.dtype == torch.uint8:
-        return
-    if not raw.is_floating_point():
-        raise InputError(f"pixels must be uint8, or floats in [0, 1], not {raw.dtype}")
-    low, high = float(raw.min()), float(raw.max())
-    if low < -_ROUNDING or high > 1 + _ROUNDING:
-        raise InputError(f"pixels that are floats must lie in [0, 1], found {low:.6g} to {high:.6g}; divide 0..255 by 255")
 
 
 def _facts_of(data: str | None) -> Mapping[str, Any]:
