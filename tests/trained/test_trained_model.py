@@ -16,10 +16,10 @@ from ltnode import metrics
 from ltnode.data import Dataset, Split
 from ltnode.data.augment import Normalisation
 from ltnode.errors import CheckpointError, ConfigError, InputError
-from ltnode.evaluation.protocols.held_out import calibration_halves
 from ltnode.models import InputSpec
 from ltnode.models.build import MODELS
 from ltnode.trained import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point, to_png
+from ltnode.trained.calibration import calibration_halves
 from ltnode.training import fit, train_preset
 
 DIM = 3

@@ -32,7 +32,7 @@ def fgsm(context: Context) -> list[ResultRow]:
     ``setting``: ``units`` is "normalised" (the paper: epsilon is added to the normalised input) or "pixel" (epsilon is a share
     of the pixel range). ``zero_gradient_share`` is the share of elements that the attack cannot move.
     """
-    bounds = _Bounds(context.subject.data.normalise)
+    bounds = _Bounds(context.data.normalise)
     predictor, raw = context.predictor, context.test.x
     signs, share = _gradient_signs(context)
     rows = [context.row("fgsm", "zero_gradient_share", share, len(context.test))]
@@ -108,7 +108,7 @@ def _gradient_signs(context: Context) -> tuple[Tensor, float]:
 def _pgd_batches(context: Context, epsilon: float, shares: list[float]) -> Iterator[Tensor]:
     """Adversarial batches; the share of zero gradients of each, times its size, goes to ``shares``."""
     o, predictor = context.options, context.predictor
-    bounds = _Bounds(context.subject.data.normalise)
+    bounds = _Bounds(context.data.normalise)
     for position, x, y in _labelled_batches(context):
         starts = torch.Generator().manual_seed(hash_counters(o.draw_seed, _PGD_STARTS, position) >> 1)
         calls = itertools.count()

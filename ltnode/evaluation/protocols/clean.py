@@ -54,7 +54,7 @@ def clean(context: Context) -> list[ResultRow]:
 
 def model_rows(context: Context, protocol: str) -> list[ResultRow]:
     """What is true of the model whatever the data: number of learnt parameters, and the posterior that it has learnt."""
-    model, n = context.subject.model, len(context.test)
+    model, n = context.trained.model, len(context.test)
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = [context.row(protocol, "parameters", float(count), n)]
     with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ltnode import metrics
@@ -12,7 +13,7 @@ from ltnode.data import Dataset, Split
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.predict import ClassPredictions, Predictor
 from ltnode.evaluation.results import Cost, ResultRow, Value
-from ltnode.evaluation.subject import Subject
+from ltnode.trained import TrainedModel
 from ltnode.typing import Tensor
 
 ClassMetric = Callable[[Tensor, Tensor], float]
@@ -31,19 +32,29 @@ class Context:
     """A model with its test data, ready to be put through protocols.
 
     Attributes:
-        subject: Model and data.
-        predictor: Makes its predictions.
-        options: Resolved options.
-        test: Test examples, raw, on the model's device.
-        ood: The out-of-distribution set; None where there is none.
+        trained: The model and the record of its training.
+        data: The data set that it is evaluated on, with the normalisation of the training.
+        predictor: Predicts with the model.
+        options: Options with every default resolved.
+        ood: The out-of-distribution set; None if there is none.
     """
 
-    subject: Subject
+    trained: TrainedModel
+    data: Dataset
     predictor: Predictor
     options: EvaluationOptions
-    test: Split
     ood: Dataset | None
     _predicted: dict[tuple[int, str | None], ClassPredictions] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def test(self) -> Split:
+        """Raw test examples on the model's device."""
+        return self.examples(self.data.test)
+
+    def examples(self, split: Split) -> Split:
+        """The examples of a split within the limit of the options, on the model's device."""
+        limit = self.options.limit
+        return Split(split.x[:limit], split.y[:limit]).to(self.predictor.device)
 
     def predict_test(self, draw_seed: int | None = None, draw: str | None = None) -> ClassPredictions:
         """Predictions of the test set as it is, made once however many protocols ask for them; see `Predictor.classify`."""
@@ -65,10 +76,21 @@ class Context:
         extra: Mapping[str, Any] | None = None,
     ) -> ResultRow:
         """One row about this model."""
-        s, o = self.subject, self.options
+        t, o = self.trained, self.options
         draw_seed = o.draw_seed if o.draw == "random" else None
         return ResultRow(
-            s.name, s.data.name, s.preset, s.seed, protocol, metric, value, n, setting or {}, draw_seed, extra or {}, cost
+            model=t.model_name,
+            data=self.data.name,
+            preset=t.preset,
+            seed=t.seed,
+            protocol=protocol,
+            metric=metric,
+            value=value,
+            n=n,
+            setting=setting or {},
+            draw_seed=draw_seed,
+            extra=extra or {},
+            cost=cost,
         )
 
     def quality_rows(

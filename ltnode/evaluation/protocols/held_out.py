@@ -9,19 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
 from ltnode import metrics
-from ltnode.counter_rng import hash_counters
 from ltnode.errors import InputError
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import ResultRow
-from ltnode.evaluation.subject import on_device
+from ltnode.trained.calibration import calibration_halves
 from ltnode.typing import Int, Tensor
-
-_HALVES = 3
-"""Keeps the split of the test set apart from other random numbers of the same seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +41,9 @@ class HeldOut:
         """Predict the held-out and the test examples."""
         predictor, test = context.predictor, context.test
         predictions = context.predict_test()
-        validation = context.subject.validation_split()
+        validation = context.trained.validation_split(context.data)
         if validation is not None:
-            held = on_device(validation, context.options.limit, predictor.device)
+            held = context.examples(validation)
             return cls("validation split", predictor.classify(held.x), held.y, predictions, test.y)
         if len(test) < 2:
             raise InputError(
@@ -58,13 +52,6 @@ class HeldOut:
         halves = calibration_halves(len(test), context.options.draw_seed)
         first, second = (half.to(predictor.device) for half in halves)
         return cls("half of the test set", predictions.select(first), test.y[first], predictions.select(second), test.y[second])
-
-
-def calibration_halves(n: int, draw_seed: int = 0) -> tuple[Int[Tensor, " a"], Int[Tensor, " b"]]:
-    """Positions of a random half of n test examples to calibrate on, and of the others to measure on, each ascending."""
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(hash_counters(draw_seed, _HALVES) >> 1))
-    first, second = (half.sort().values for half in order.tensor_split(2))
-    return first, second
 
 
 def temperature(context: Context) -> list[ResultRow]:

@@ -9,7 +9,6 @@ from ltnode import metrics
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import Cost, ResultRow
-from ltnode.evaluation.subject import on_device
 from ltnode.typing import Tensor
 
 DETECTION_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
@@ -36,7 +35,7 @@ def ood(context: Context) -> list[ResultRow]:
     ``rejection_accuracy``; and the spread over draws of T.
     """
     assert context.ood is not None
-    other = on_device(context.ood.test, context.options.limit, context.predictor.device)
+    other = context.examples(context.ood.test)
     labels, where = context.test.y, {"ood": context.ood.name}
     inside, outside = context.predict_test(), context.predictor.classify(other.x)
     n = len(inside) + len(outside)

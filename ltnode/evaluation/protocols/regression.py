@@ -65,7 +65,7 @@ def _entropies(p: RealPredictions, deterministic: bool) -> dict[bool, float]:
 
 def _grid(context: Context) -> Tensor | None:
     """Inputs strictly inside the entropy interval; None unless there is one input feature."""
-    if context.subject.data.input_shape != (1,):
+    if context.data.input_shape != (1,):
         return None
     low, high = context.options.entropy_interval
     count = max(1, math.ceil((high - low) / _GRID_STEP) - 1)
