@@ -11,15 +11,13 @@ them; on a GPU several batches are solved side by side, each with its own steps.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from ltnode import metrics
 from ltnode.accelerate.joint_batches import predict_batches, why_not_side_by_side
 from ltnode.counter_rng import hash_counters
 from ltnode.device import product_precision
@@ -33,20 +31,21 @@ from ltnode.typing import Float, Tensor
 
 _LARGEST_BATCH = 4096
 _SHARE_OF_MEMORY = 0.25
-"""Of a GPU's free memory that a batch may take."""
+"""Share of a GPU's free memory that a batch may take."""
+_COLUMNS = ("probs", "log_probs", "entropy", "aleatoric", "epistemic")
 
 
 @dataclass(frozen=True, eq=False)
 class ClassPredictions:
-    """Predictions of N examples in float64, on the model's device.
+    """Class predictions of N examples, as columns in float64 on the model's device; see `Prediction` for their meaning.
 
     Attributes:
         probs: Averaged probabilities.
-        log_probs: Their logarithm, by log-mean-exp.
+        log_probs: Logarithm of the averaged probabilities.
         entropy: Entropy of the averaged prediction in nats.
-        aleatoric: Mean entropy of the members in nats.
-        epistemic: Mutual information of label and end-time in nats.
-        cost: What they cost.
+        aleatoric: Expected entropy of the members in nats.
+        epistemic: Mutual information between label and end-time in nats.
+        cost: Cost of the predictions.
     """
 
     probs: Float[Tensor, "N C"]
@@ -56,41 +55,35 @@ class ClassPredictions:
     epistemic: Float[Tensor, " N"]
     cost: Cost
 
+    @classmethod
+    def of(cls, parts: Sequence[Prediction], cost: Cost) -> ClassPredictions:
+        """Collect the columns of several batches."""
+        exact = [part.to(torch.float64) for part in parts]
+        return cls(*(torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS), cost)
+
     def __len__(self) -> int:
         return self.probs.shape[0]
 
     def select(self, indices: Tensor) -> ClassPredictions:
-        """The examples at ``indices``."""
-        return ClassPredictions(
-            probs=self.probs[indices],
-            log_probs=self.log_probs[indices],
-            entropy=self.entropy[indices],
-            aleatoric=self.aleatoric[indices],
-            epistemic=self.epistemic[indices],
-            cost=self.cost,
-        )
+        """The predictions of the examples at ``indices``."""
+        return replace(self, **{name: getattr(self, name)[indices] for name in _COLUMNS})
 
 
 @dataclass(frozen=True, eq=False)
 class RealPredictions:
-    """Regression predictions of N examples in float64.
+    """Regression predictions of N examples in float64; see `Prediction` for their meaning.
 
     Attributes:
         mean: Predictive mean.
         std: Standard deviation over the members.
-        noise_std: Standard deviation of the observation noise.
-        cost: What they cost.
+        total_std: Standard deviation with the observation noise.
+        cost: Cost of the predictions.
     """
 
     mean: Float[Tensor, " N"]
     std: Float[Tensor, " N"]
-    noise_std: float
+    total_std: Float[Tensor, " N"]
     cost: Cost
-
-    @property
-    def total_std(self) -> Float[Tensor, " N"]:
-        """``sqrt(std^2 + noise_std^2)``."""
-        return (self.std.square() + self.noise_std**2).sqrt()
 
 
 class Predictor:
@@ -174,25 +167,13 @@ class Predictor:
         self, batches: Iterable[Tensor], draw_seed: int | None = None, *, draw: str | None = None, fresh: bool = False
     ) -> ClassPredictions:
         """Predictions of network inputs that come in batches; see `classify`."""
-        parts, cost = self._predict(batches, draw_seed, draw, fresh)
-        log_members = [torch.log_softmax(p.outputs.double(), dim=-1) for p in parts]
-        log_probs = [torch.logsumexp(logs, dim=0) - math.log(logs.shape[0]) for logs in log_members]
-        splits = [metrics.uncertainty_split(logs.exp()) for logs in log_members]
-        # A mean of probabilities may exceed 1 by rounding, and its entropy then lies just below 0.
-        return ClassPredictions(
-            probs=torch.cat([logs.exp().mean(0).clamp_max(1.0) for logs in log_members]),
-            log_probs=torch.cat(log_probs),
-            entropy=torch.cat([split.total for split in splits]).clamp_min(0.0),
-            aleatoric=torch.cat([split.aleatoric for split in splits]).clamp_min(0.0),
-            epistemic=torch.cat([split.epistemic for split in splits]),
-            cost=cost,
-        )
+        return ClassPredictions.of(*self._predict(batches, draw_seed, draw, fresh))
 
     def regress(self, raw: Tensor, draw_seed: int | None = None, *, draw: str | None = None) -> RealPredictions:
         """Regression predictions of a raw set of examples; see `classify`."""
         parts, cost = self._predict(self.batches(raw), draw_seed, draw, False)
-        means = torch.cat([p.member_means.double() for p in parts], dim=1)
-        return RealPredictions(means.mean(0), means.std(0, correction=0), float(parts[0].noise_std), cost)
+        p = Prediction.cat(parts).to(torch.float64)
+        return RealPredictions(p.mean, p.std, p.total_std, cost)
 
     def log_probs(self, x: Tensor, seed: int) -> Float[Tensor, "B C"]:
         """Log of the averaged class probabilities with a graph to the network input x, for attacks."""

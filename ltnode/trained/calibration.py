@@ -11,12 +11,10 @@ from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError, unknown_name
-from ltnode.metrics import UncertaintySplit
-from ltnode.models import LatentTimeODE
+from ltnode.models import LatentTimeODE, Prediction
 from ltnode.trained.inputs import find_files, read_input
 from ltnode.trained.model import BATCH, TrainedModel
 from ltnode.trained.operating_point import DEFAULT_SCORE, OperatingPoint, operating_point
-from ltnode.trained.rows import class_uncertainty
 from ltnode.typing import Int, Tensor
 
 _HALVES = 3
@@ -57,17 +55,12 @@ def choose_operating_point(
         raise InputError(f"{trained.name} has a fixed end-time, so its mutual information is always 0: choose another score")
     if not len(split):
         raise InputError("an operating point needs examples to be chosen on: the split is empty")
-    probs, totals, aleatoric, epistemic = [], [], [], []
+    parts = []
     for raw in torch.split(split.x, BATCH):
-        mean, uncertainty = class_uncertainty(trained.predict(raw, samples))
-        probs.append(mean)
-        totals.append(uncertainty.total)
-        aleatoric.append(uncertainty.aleatoric)
-        epistemic.append(uncertainty.epistemic)
+        parts.append(trained.predict(raw, samples))
         on_predicted(len(raw))
     return operating_point(
-        torch.cat(probs),
-        UncertaintySplit(torch.cat(totals), torch.cat(aleatoric), torch.cat(epistemic)),
+        Prediction.cat(parts).to(torch.float64, "cpu"),
         split.y.cpu(),
         data=data or f"{len(split)} examples",
         coverage=coverage,

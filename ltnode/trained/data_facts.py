@@ -33,7 +33,7 @@ class DataFacts:
         """The facts that config.json and results.json of a run record; a damaged record raises whatever its parsing raises."""
         name, names, constants = record.get("name"), record.get("class_names"), record.get("normalise")
         if names is None and name in SPECS:
-            names = SPECS[name].class_names
+            names = SPECS[str(name)].class_names
         return cls(
             name=name,
             shape=tuple(record["input_shape"]) if "input_shape" in record else None,

@@ -13,19 +13,19 @@ from typing import Any
 from ltnode import files as atomic
 from ltnode import metrics
 from ltnode.errors import CheckpointError, InputError, unknown_name
-from ltnode.metrics import UncertaintySplit
+from ltnode.models import Prediction
 from ltnode.typing import Float, Int, Tensor
 
 FILE = "operating_point.json"
 FORMAT = 1
 DEFAULT_SCORE = "max_probability"
 
-SCORES: Mapping[str, Callable[[Tensor, UncertaintySplit], Tensor]] = {
-    "max_probability": lambda probs, split: probs.amax(1),
-    "entropy": lambda probs, split: -split.total,
-    "mutual_information": lambda probs, split: -split.epistemic,
+SCORES: Mapping[str, Callable[[Any], Tensor]] = {
+    "max_probability": lambda p: p.probs.amax(1),
+    "entropy": lambda p: -p.entropy,
+    "mutual_information": lambda p: -p.epistemic,
 }
-"""Scores of averaged probabilities and their uncertainty, larger = more in-distribution, as in the evaluation."""
+"""Scores of a `Prediction` (or of its columns), larger = more in-distribution; the paper uses the first."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ def acceptance_threshold(score: Float[Tensor, " N"], keeps: float) -> float:
 
 
 def operating_point(
-    probs: Float[Tensor, "N C"],
-    split: UncertaintySplit,
+    prediction: Prediction,
     labels: Int[Tensor, " N"],
     *,
     data: str,
@@ -136,31 +135,31 @@ def operating_point(
     samples: int = 10,
     weights: str | None = None,
 ) -> OperatingPoint:
-    """The operating point of given predictions; see `OperatingPoint` for the meaning of the arguments.
+    """Choose the operating point for the predictions of some examples.
 
     Args:
-        probs: Averaged probabilities.
-        split: Their entropy and its parts.
-        labels: True classes.
-        data: What the examples are, in words.
-        coverage: Share to be answered.
-        ood_score: Name of the score.
-        ood_keeps: Share to be accepted.
-        samples: End-times per prediction.
-        weights: Digest of the model.
+        prediction: Prediction of the examples.
+        labels: Their true classes.
+        data: Description of the examples.
+        coverage: Share of the examples to answer.
+        ood_score: Name of the score, one of `SCORES`.
+        ood_keeps: Share of the examples to accept as in-distribution.
+        samples: Number of end-times per prediction.
+        weights: Digest of the model's weights.
 
     Raises:
-        InputError: A share is not in (0, 1], the score is unknown, or the predictions are not ones.
+        InputError: A share is not in (0, 1], the score is unknown, or the probabilities are invalid.
     """
     if ood_score not in SCORES:
         raise InputError(unknown_name("out-of-distribution score", ood_score, SCORES))
-    threshold = abstention_threshold(split.total, coverage)
-    answered = split.total <= threshold
+    probs, entropy = prediction.probs, prediction.entropy
+    threshold = abstention_threshold(entropy, coverage)
+    answered = entropy <= threshold
     return OperatingPoint(
         coverage=coverage,
         entropy_threshold=threshold,
         ood_score=ood_score,
-        ood_threshold=acceptance_threshold(SCORES[ood_score](probs, split), ood_keeps),
+        ood_threshold=acceptance_threshold(SCORES[ood_score](prediction), ood_keeps),
         ood_keeps=ood_keeps,
         n=probs.shape[0],
         data=data,

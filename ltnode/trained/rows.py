@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ltnode import metrics
-from ltnode.metrics import UncertaintySplit
+from ltnode.errors import InputError
 from ltnode.models import Prediction
 from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES, OperatingPoint
 from ltnode.typing import Float, Tensor
@@ -73,22 +72,13 @@ class PredictionRow:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
-def class_uncertainty(prediction: Prediction) -> tuple[Float[Tensor, "B C"], UncertaintySplit]:
-    """Averaged probabilities, and their entropy with its parts, in float64 on the CPU."""
-    members = torch.log_softmax(prediction.outputs.double(), dim=-1).exp().cpu()
-    split = metrics.uncertainty_split(members)
-    # A mean of probabilities may exceed 1 by rounding, and its entropy then lies just below 0.
-    whole = UncertaintySplit(split.total.clamp_min(0.0), split.aleatoric.clamp_min(0.0), split.epistemic)
-    return members.mean(0).clamp_max(1.0), whole
-
-
 def classification_rows(
     prediction: Prediction, names: Sequence[str], end_times: Float[Tensor, "3 B"] | None, point: OperatingPoint | None
 ) -> list[PredictionRow]:
-    """The rows of a batch; ``end_times`` are its quantiles at `END_TIME_LEVELS`."""
-    probs, split = class_uncertainty(prediction)
-    scores = SCORES[point.ood_score if point else DEFAULT_SCORE](probs, split)
-    columns = (probs.tolist(), split.total.tolist(), split.aleatoric.tolist(), split.epistemic.tolist(), scores.tolist())
+    """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
+    p = _exact(prediction)
+    scores = SCORES[point.ood_score if point else DEFAULT_SCORE](p)
+    columns = (p.probs.tolist(), p.entropy.tolist(), p.aleatoric.tolist(), p.epistemic.tolist(), scores.tolist())
     rows = []
     for position, (own, entropy, aleatoric, epistemic, score) in enumerate(zip(*columns, strict=True)):
         label = own.index(max(own))
@@ -112,12 +102,11 @@ def classification_rows(
 
 
 def regression_rows(prediction: Prediction, end_times: Float[Tensor, "3 B"] | None) -> list[PredictionRow]:
-    """The rows of a batch; ``end_times`` are its quantiles at `END_TIME_LEVELS`."""
-    members = prediction.member_means.double().cpu()
-    mean, std = members.mean(0), members.std(0, correction=0)
-    noise = float(prediction.noise_std)
-    half = torch.special.ndtri(torch.tensor((1 + INTERVAL) / 2, dtype=torch.float64)) * (std.square() + noise**2).sqrt()
-    columns = (mean.tolist(), std.tolist(), (mean - half).tolist(), (mean + half).tolist())
+    """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
+    p = _exact(prediction)
+    low, high = p.interval(INTERVAL)
+    columns = (p.mean.tolist(), p.std.tolist(), low.tolist(), high.tolist())
+    noise = float(p.noise_std)
     return [
         PredictionRow(
             task="regression",
@@ -129,6 +118,21 @@ def regression_rows(prediction: Prediction, end_times: Float[Tensor, "3 B"] | No
         )
         for position, (centre, spread, low, high) in enumerate(zip(*columns, strict=True))
     ]
+
+
+def _exact(prediction: Prediction) -> Prediction:
+    """The prediction in float64 on the CPU.
+
+    Raises:
+        InputError: An output is NaN or infinite.
+    """
+    if not bool(prediction.outputs.isfinite().all()):
+        bad = int((~prediction.outputs.isfinite()).any(dim=2).any(dim=0).sum())
+        raise InputError(
+            f"the model predicts NaN or infinity for {bad} of {prediction.outputs.shape[1]} inputs: its weights are damaged, or "
+            "the inputs are far outside the range of its training data"
+        )
+    return prediction.to(torch.float64, "cpu")
 
 
 def _triple(end_times: Tensor | None, position: int) -> tuple[float, float, float] | None:

@@ -13,8 +13,7 @@ from hypothesis import given
 
 from ltnode import metrics
 from ltnode.errors import CheckpointError, InputError
-from ltnode.evaluation.protocols.out_of_distribution import SCORES as EVALUATION_SCORES
-from ltnode.metrics import UncertaintySplit
+from ltnode.models import Prediction
 from ltnode.trained.operating_point import (
     FILE,
     SCORES,
@@ -84,31 +83,30 @@ def test_acceptance_at_95_is_the_threshold_of_fpr95(generator: torch.Generator) 
     assert metrics.fpr95(inside, outside) == (outside >= threshold).double().mean().item()
 
 
-def test_scores_are_those_of_the_evaluation(generator: torch.Generator) -> None:
-    """Same names, same values: what was measured there is what is used here."""
-    members = torch.rand(4, 6, 3, dtype=torch.float64, generator=generator)
-    members /= members.sum(-1, keepdim=True)
-    probs, split = members.mean(0), metrics.uncertainty_split(members)
-
-    class Predictions:
-        entropy, epistemic = split.total, split.epistemic
-
-    Predictions.probs = probs  # type: ignore[attr-defined]
-    assert SCORES.keys() == EVALUATION_SCORES.keys()
+def test_scores_fall_with_the_uncertainty(generator: torch.Generator) -> None:
+    """Reference: the metrics of the members' probabilities; 1e-15 is the rounding of two orders of summation."""
+    prediction = Prediction("classification", torch.randn(4, 6, 3, dtype=torch.float64, generator=generator), torch.ones(4))
+    split = metrics.uncertainty_split(prediction.member_probs)
+    expected = {
+        "max_probability": prediction.member_probs.mean(0).amax(1),
+        "entropy": -split.total,
+        "mutual_information": -split.epistemic,
+    }
+    assert SCORES.keys() == expected.keys()
     for name, score in SCORES.items():
-        assert torch.equal(score(probs, split), EVALUATION_SCORES[name](Predictions))  # type: ignore[arg-type]
+        torch.testing.assert_close(score(prediction), expected[name], rtol=0, atol=1e-15)
 
 
 def test_point_of_known_predictions() -> None:
     """Four predictions by hand: with coverage 1/2 the two surest are answered, one of which is wrong; counts are exact."""
     probs = torch.tensor([[0.99, 0.01], [0.9, 0.1], [0.4, 0.6], [0.45, 0.55]], dtype=torch.float64)
-    split = UncertaintySplit(*(metrics.entropy(probs) for _ in range(3)))
-    found = operating_point(probs, split, torch.tensor([0, 1, 1, 1]), data="four", coverage=0.5, ood_keeps=0.75)
-    assert found.entropy_threshold == metrics.entropy(probs)[1].item()
-    assert found.ood_threshold == 0.6
+    prediction = Prediction("classification", probs.log()[None], torch.ones(1))
+    found = operating_point(prediction, torch.tensor([0, 1, 1, 1]), data="four", coverage=0.5, ood_keeps=0.75)
+    assert found.entropy_threshold == pytest.approx(metrics.entropy(probs)[1].item(), abs=1e-15)
+    assert found.ood_threshold == pytest.approx(0.6, abs=1e-15)
     assert (found.accuracy, found.accuracy_kept, found.n) == (0.75, 0.5, 4)
-    assert [found.abstains(h) for h in split.total.tolist()] == [False, False, True, True]
-    assert [found.is_ood(p) for p in probs.amax(1).tolist()] == [False, False, False, True]
+    assert [found.abstains(h) for h in prediction.entropy.tolist()] == [False, False, True, True]
+    assert [found.is_ood(p) for p in prediction.probs.amax(1).tolist()] == [False, False, False, True]
 
 
 def test_file_round_trip(tmp_path: Path) -> None:

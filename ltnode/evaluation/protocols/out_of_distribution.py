@@ -9,6 +9,7 @@ from ltnode import metrics
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import Cost, ResultRow
+from ltnode.trained.operating_point import SCORES
 from ltnode.typing import Tensor
 
 DETECTION_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
@@ -18,13 +19,6 @@ DETECTION_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
     "fpr95": metrics.fpr95,
     "detection_accuracy": metrics.detection_accuracy,
 }
-
-SCORES: Mapping[str, Callable[[ClassPredictions], Tensor]] = {
-    "max_probability": lambda p: p.probs.amax(1),
-    "entropy": lambda p: -p.entropy,
-    "mutual_information": lambda p: -p.epistemic,
-}
-"""Scores by name, larger = more in-distribution; the paper's is the largest probability."""
 
 
 def ood(context: Context) -> list[ResultRow]:
