@@ -21,9 +21,10 @@ from ltnode.endtime import (
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
 from ltnode.evaluation import ResultRow, evaluate
 from ltnode.export import export_model
+from ltnode.fit import fit, fit_seeds
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve
-from ltnode.training import Run, TrainConfig, TrainingError, fit, fit_seeds, load, save, train_preset
+from ltnode.training import Run, TrainConfig, TrainingError, load, save, train_preset
 
 if TYPE_CHECKING:
     from ltnode.estimators import LTNodeClassifier, LTNodeRegressor

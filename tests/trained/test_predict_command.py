@@ -9,23 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner, Result
 
 import ltnode
-from ltnode.cli.app import Commands
-from ltnode.cli.commands import operating_point, predict, train
+from ltnode.cli.app import make_app
 from ltnode.trained import OperatingPoint, TrainedModel, to_png
-
-
-def make_app() -> typer.Typer:
-    """The commands under test alone."""
-    app = typer.Typer(cls=Commands)
-    app.callback()(lambda: None)
-    for command in (predict, operating_point, train):
-        command.register(app)
-    return app
-
 
 APP = make_app()
 
