@@ -1,4 +1,4 @@
-"""What a model says about one input, in plain numbers."""
+"""The prediction of one input in plain numbers: a row of a table."""
 
 from __future__ import annotations
 
@@ -26,26 +26,25 @@ _CLASSIFICATION_ONLY = (
 
 @dataclass(frozen=True)
 class PredictionRow:
-    """The prediction of one input; what belongs to the other task is None.
+    """The prediction of one input; the values of the other task are None. See `Prediction` for their meaning.
 
     Attributes:
         task: "classification" or "regression".
         label: Most probable class.
-        name: Its name.
-        probability: Its averaged probability.
+        name: Name of this class.
+        probability: Averaged probability of this class.
         probs: Averaged probabilities of all classes.
-        entropy: Of ``probs``, in nats.
-        aleatoric: Part of it that every member agrees on: the mean entropy of the members.
-        epistemic: The rest: the mutual information of label and end-time.
-        abstain: Entropy above the operating point's threshold; None without an operating point.
-        ood: ``ood_score`` below the operating point's threshold; None without one.
-        ood_score: The operating point's score (by default the largest probability), larger = more in-distribution.
+        entropy: Entropy of ``probs`` in nats.
+        aleatoric: Expected entropy of the members in nats.
+        epistemic: Mutual information between label and end-time in nats.
+        abstain: Whether the entropy is above the threshold of the operating point; None without an operating point.
+        ood: Whether ``ood_score`` is below the threshold of the operating point; None without an operating point.
+        ood_score: Score of the operating point, by default the largest probability; larger = more in-distribution.
         mean: Predictive mean.
-        std: Standard deviation of the members.
+        std: Standard deviation over the members.
         noise_std: Standard deviation of the observation noise.
         interval: Ends of the central 90 % interval of the Gaussian with variance ``std^2 + noise_std^2``.
-        end_time: 5, 50 and 95 % quantiles of the end-time, of this very input where it has its own; None for a model
-            without a distribution of end-times.
+        end_time: 5, 50 and 95 % quantiles of the end-time of this input; None for a model without a distribution of end-times.
     """
 
     task: str
@@ -66,9 +65,9 @@ class PredictionRow:
     end_time: tuple[float, float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The values of the row's own task as JSON types; tuples become lists."""
-        foreign = _REGRESSION_ONLY if self.task == "classification" else _CLASSIFICATION_ONLY
-        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in foreign}
+        """The values of the row's task as JSON types; tuples become lists."""
+        omitted = _REGRESSION_ONLY if self.task == "classification" else _CLASSIFICATION_ONLY
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in omitted}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 
@@ -80,16 +79,16 @@ def classification_rows(
     scores = SCORES[point.ood_score if point else DEFAULT_SCORE](p)
     columns = (p.probs.tolist(), p.entropy.tolist(), p.aleatoric.tolist(), p.epistemic.tolist(), scores.tolist())
     rows = []
-    for position, (own, entropy, aleatoric, epistemic, score) in enumerate(zip(*columns, strict=True)):
-        label = own.index(max(own))
+    for position, (probs, entropy, aleatoric, epistemic, score) in enumerate(zip(*columns, strict=True)):
+        label = probs.index(max(probs))
         rows.append(
             PredictionRow(
                 task="classification",
-                end_time=_triple(end_times, position),
+                end_time=_quantiles(end_times, position),
                 label=label,
                 name=names[label],
-                probability=own[label],
-                probs=tuple(own),
+                probability=probs[label],
+                probs=tuple(probs),
                 entropy=entropy,
                 aleatoric=aleatoric,
                 epistemic=epistemic,
@@ -105,18 +104,17 @@ def regression_rows(prediction: Prediction, end_times: Float[Tensor, "3 B"] | No
     """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
     p = _exact(prediction)
     low, high = p.interval(INTERVAL)
-    columns = (p.mean.tolist(), p.std.tolist(), low.tolist(), high.tolist())
-    noise = float(p.noise_std)
+    columns = zip(p.mean.tolist(), p.std.tolist(), low.tolist(), high.tolist(), strict=True)
     return [
         PredictionRow(
             task="regression",
-            end_time=_triple(end_times, position),
-            mean=centre,
-            std=spread,
-            noise_std=noise,
-            interval=(low, high),
+            end_time=_quantiles(end_times, position),
+            mean=mean,
+            std=std,
+            noise_std=float(p.noise_std),
+            interval=(left, right),
         )
-        for position, (centre, spread, low, high) in enumerate(zip(*columns, strict=True))
+        for position, (mean, std, left, right) in enumerate(columns)
     ]
 
 
@@ -126,16 +124,16 @@ def _exact(prediction: Prediction) -> Prediction:
     Raises:
         InputError: An output is NaN or infinite.
     """
-    if not bool(prediction.outputs.isfinite().all()):
-        bad = int((~prediction.outputs.isfinite()).any(dim=2).any(dim=0).sum())
+    finite = prediction.outputs.isfinite().all(dim=2).all(dim=0)
+    if not bool(finite.all()):
         raise InputError(
-            f"the model predicts NaN or infinity for {bad} of {prediction.outputs.shape[1]} inputs: its weights are damaged, or "
+            f"the model predicts NaN or infinity for {int((~finite).sum())} of {len(finite)} inputs: its weights are damaged, or "
             "the inputs are far outside the range of its training data"
         )
     return prediction.to(torch.float64, "cpu")
 
 
-def _triple(end_times: Tensor | None, position: int) -> tuple[float, float, float] | None:
+def _quantiles(end_times: Tensor | None, position: int) -> tuple[float, float, float] | None:
     if end_times is None:
         return None
     low, middle, high = end_times[:, position].tolist()
