@@ -214,7 +214,7 @@ def test_an_expectation_over_draws_comes_from_the_callable(pixels, labels):
         ({"log_probs_fn": lambda x: x}, r"\(2, C\)"),
         ({"log_probs_fn": lambda x: torch.zeros(2, 5)}, "differentiably"),
         ({"log_probs_fn": lambda x: torch.zeros(2, 5, requires_grad=True) * 1}, "differentiably"),
-        ({"log_probs_fn": lambda x: (0 * x.flatten(1)[:, :5]).log() * x.flatten(1)[:, :5]}, "nan or infinite"),
+        ({"log_probs_fn": lambda x: (0 * x.flatten(1)[:, :5]).log() * x.flatten(1)[:, :5]}, "NaN or infinite"),
         ({"steps": 0}, "steps"),
         ({"restarts": 0}, "restarts"),
         ({"step_size": -1.0}, "step_size"),

@@ -258,7 +258,7 @@ def test_batches_are_larger_only_where_no_number_depends_on_them(model, options,
 
 
 @pytest.mark.parametrize("name", ["lt", "alt", "node"])
-def test_batches_side_by_side_have_the_predictions_that_they_have_alone(name, data, request, monkeypatch):
+def test_jointly_solved_batches_have_the_predictions_that_they_have_alone(name, data, request, monkeypatch):
     """Four batches of 16 images at a time on a device with room for 70, and the 12 that are left; random draws of their own.
 
     Reference: batch by batch; float32 sums in another order, amplified by ReLUs.
@@ -275,7 +275,7 @@ def test_batches_side_by_side_have_the_predictions_that_they_have_alone(name, da
     together = predict.Predictor(model, data.prepare, options)
     monkeypatch.setattr(predict, "_fitting_examples", lambda *_: 70)
     monkeypatch.setattr(predict, "predict_batches", recording)
-    together._side_by_side = True
+    together._solves_jointly = True
     raw = data.test.x.repeat(2, 1, 1, 1)[:92]
     got, wanted = (predictor.classify(raw, 3, fresh=True) for predictor in (together, alone))
     assert calls == [4] and len(got) == len(wanted) == 92
@@ -285,14 +285,14 @@ def test_batches_side_by_side_have_the_predictions_that_they_have_alone(name, da
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["lt", "alt", "node"])
-def test_batches_side_by_side_on_cuda_have_the_predictions_that_they_have_alone(name, data, request):
+def test_jointly_solved_batches_on_cuda_have_the_predictions_that_they_have_alone(name, data, request):
     """As above, with as many batches at a time as the card has room for; rounding differs with the size of a batch."""
     model = copy.deepcopy(request.getfixturevalue(name).model).cuda()
     options = EvaluationOptions(steps="adaptive", draw="random", batch_size=16).resolved("paper")
     together, alone = (predict.Predictor(model, data.prepare, options) for _ in range(2))
-    alone._side_by_side = False
+    alone._solves_jointly = False
     got, wanted = (predictor.classify(data.test.x, 3) for predictor in (together, alone))
-    assert together._side_by_side and (together._together or 0) > 1
+    assert together._solves_jointly and (together._joint_batches or 0) > 1
     assert torch.allclose(got.log_probs, wanted.log_probs, atol=2e-3)
     assert got.cost.evaluations == wanted.cost.evaluations
 
