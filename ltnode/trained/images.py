@@ -60,7 +60,7 @@ def decode_image(
         InputError: The bytes are not an image in one of the formats, are damaged, or hold too many pixels.
         MissingExtraError: Pillow is not installed.
     """
-    _pillow("reading image files")
+    pillow("reading image files")
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"image files hold 1 or 3 channels, but the network takes inputs of shape {shape}; give arrays instead")
     if not data:
@@ -83,7 +83,7 @@ def to_png(pixels: UInt8[Tensor, "C H W"]) -> bytes:
         InputError: There is another number of channels.
         MissingExtraError: Pillow is not installed.
     """
-    Image = _pillow("writing image files")
+    Image = pillow("writing image files")
     if pixels.shape[0] not in (1, 3):
         raise InputError(f"a PNG file holds 1 or 3 channels, but the pixels have shape {tuple(pixels.shape)}")
     array = pixels.cpu().numpy()
@@ -93,7 +93,12 @@ def to_png(pixels: UInt8[Tensor, "C H W"]) -> bytes:
     return file.getvalue()
 
 
-def _pillow(purpose: str) -> Any:
+def pillow(purpose: str) -> Any:
+    """The module ``PIL.Image``.
+
+    Raises:
+        MissingExtraError: Pillow is not installed; the message names the purpose.
+    """
     try:
         from PIL import Image
     except ImportError as error:
