@@ -1,4 +1,4 @@
-"""What a protocol works with, and how it makes rows."""
+"""The model, the data and the options of an evaluation, as protocols use them, and helpers that make rows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SHIFT_METRICS: Mapping[str, ClassMetric] = {
     "brier": metrics.brier,
     "ece": metrics.ece,
 }
-"""What is measured under every shift, by name."""
+"""Metrics that are measured under every shift, by name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """A model with its test data, ready to be put through protocols.
+    """A model with its test data, ready for the protocols.
 
     Attributes:
         trained: The model and the record of its training.
@@ -57,7 +57,7 @@ class Context:
         return Split(split.x[:limit], split.y[:limit]).to(self.predictor.device)
 
     def predict_test(self, draw_seed: int | None = None, draw: str | None = None) -> ClassPredictions:
-        """Predictions of the test set as it is, made once however many protocols ask for them; see `Predictor.classify`."""
+        """Predictions of the unchanged test set, made once even if several protocols need them; see `Predictor.classify`."""
         key = (self.options.draw_seed if draw_seed is None else draw_seed, draw or self.options.draw)
         if key in self._predicted:
             self.predictor.on_predicted(len(self.test))
@@ -101,7 +101,7 @@ class Context:
         setting: Mapping[str, Any] | None = None,
         measures: Mapping[str, ClassMetric] = SHIFT_METRICS,
     ) -> list[ResultRow]:
-        """One row per measure of class predictions."""
+        """One row per metric of class predictions."""
         return [
             self.row(protocol, name, float(measure(predictions.probs, labels)), len(predictions), predictions.cost, setting)
             for name, measure in measures.items()
@@ -119,13 +119,13 @@ class Context:
         setting: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> ResultRow:
-        """A row that is a curve over named abscissae."""
+        """A row that is a curve over the abscissae ``x``."""
         more = {"x": x.double().tolist(), "x_name": x_name, **(extra or {})}
         return self.row(protocol, metric, tuple(values.double().tolist()), n, cost, setting, more)
 
     @property
     def spread_seeds(self) -> list[int]:
-        """Seeds of the draws of T over which spreads are taken; none where nothing is drawn."""
+        """Seeds of the draws of T over which the spread is computed; none for a deterministic model."""
         if self.predictor.deterministic:
             return []
         return [self.options.draw_seed + k for k in range(self.options.draws)]
@@ -133,7 +133,7 @@ class Context:
     def spread_rows(
         self, protocol: str, per_draw: Sequence[Mapping[str, float]], n: int, setting: Mapping[str, Any] | None = None
     ) -> list[ResultRow]:
-        """Population standard deviation of every measure over draws of T, with the values in ``extra``."""
+        """Population standard deviation of every metric over draws of T, with the values in ``extra``."""
         if len(per_draw) < 2:
             return []
         where = {**(setting or {}), "statistic": "std over draws"}

@@ -1,7 +1,7 @@
-"""What held-out examples can repair: temperature scaling, and conformal sets with a guaranteed coverage.
+"""Post-hoc calibration on held-out examples: temperature scaling, and conformal sets with a guaranteed coverage.
 
-The held-out examples are those that training held out for validation; without them a random half of the test set, and
-the numbers are those of the other half.
+The examples are those that training held out for validation. If it held out none, a random half of the test set is used, and the
+metrics are measured on the other half.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class HeldOut:
     Attributes:
         source: "validation split" or "half of the test set".
         calibration: Predictions of the held-out examples.
-        calibration_labels: Their labels.
-        test: Predictions of the examples that are measured.
-        test_labels: Their labels.
+        calibration_labels: Labels of the held-out examples.
+        test: Predictions of the examples to measure on.
+        test_labels: Labels of the examples to measure on.
     """
 
     source: str
@@ -47,7 +47,7 @@ class HeldOut:
             return cls("validation split", predictor.classify(held.x), held.y, predictions, test.y)
         if len(test) < 2:
             raise InputError(
-                "calibration needs held-out examples: train with validation_fraction > 0, or use 2 test examples or more"
+                "calibration needs held-out examples: train with validation_fraction > 0, or use at least 2 test examples"
             )
         halves = calibration_halves(len(test), context.options.draw_seed)
         first, second = (half.to(predictor.device) for half in halves)
@@ -55,7 +55,7 @@ class HeldOut:
 
 
 def temperature(context: Context) -> list[ResultRow]:
-    """The temperature that fits held-out data best, and quality on the others before and after: ``setting["scaling"]``."""
+    """The temperature that fits the held-out examples best, and the quality before and after: see ``setting["scaling"]``."""
     held = HeldOut.of(context)
     fitted = metrics.fit_temperature(held.calibration.log_probs, held.calibration_labels)
     scaled = metrics.apply_temperature(held.test.log_probs, fitted)
@@ -71,7 +71,7 @@ def temperature(context: Context) -> list[ResultRow]:
 
 
 def conformal(context: Context) -> list[ResultRow]:
-    """Coverage, mean size and share of empty ones of split-conformal sets, for every allowed miscoverage ``alpha``."""
+    """Coverage, mean size and share of empty sets of split-conformal prediction, for every allowed miscoverage ``alpha``."""
     held = HeldOut.of(context)
     extra = {"held_out": held.source, "n_held_out": len(held.calibration)}
     rows: list[ResultRow] = []
