@@ -19,7 +19,7 @@ import torch
 
 import ltnode
 from ltnode.evaluation import default_protocols
-from ltnode.evaluation.subject import Subject
+from ltnode.trained import TrainedModel
 from ltnode.training.provenance import source_state
 
 MOST_SECONDS = 120.0
@@ -67,7 +67,7 @@ def main() -> None:
         return
     on_cuda = torch.device(options.device).type == "cuda"
     machine = torch.cuda.get_device_name() if on_cuda else f"CPU, {torch.get_num_threads()} threads"
-    data = Subject.of(options.run, None, options.device).data
+    data = TrainedModel.of(options.run, device=options.device).dataset()
     print(f"{machine}, torch {torch.__version__}, {options.run}, {len(data.test.y[: options.limit])} test images of {data.name}")
     rows: list[dict[str, Any]] = []
     for protocol in options.protocols or default_protocols(data):

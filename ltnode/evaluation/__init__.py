@@ -1,7 +1,7 @@
 """Evaluation: from a trained model to rows of results.
 
-Read in this order: ``evaluate`` (the one entry), ``subject`` (what is evaluated), ``predict`` (predictions of a whole set),
-``protocols/`` (one file per kind of test), ``shifts`` and ``attacks`` (what is done to the images), ``results`` (rows and files).
+Read in this order: ``evaluate`` (the entry point), ``options`` (what can be chosen), ``predict`` (predictions of a whole set),
+``protocols/`` (one file per kind of test), ``shifts`` and ``attacks`` (how images are changed), ``results`` (rows and files).
 """
 
 from ltnode.evaluation.evaluate import default_protocols, evaluate

@@ -1,4 +1,4 @@
-"""``ltnode.evaluate``: put a model through protocols, and keep the rows in a file that can be continued."""
+"""``ltnode.evaluate``: put a trained model through protocols and keep the rows in a file that can be continued."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ltnode.evaluation.predict import Predictor
 from ltnode.evaluation.progress import progress_bar
 from ltnode.evaluation.protocols import PROTOCOLS, Context
 from ltnode.evaluation.results import ResultFile, ResultRow
-from ltnode.evaluation.subject import Subject, on_device
 from ltnode.models import Model
 from ltnode.models.modes import evaluating
+from ltnode.trained import TrainedModel
 from ltnode.training import Run
 from ltnode.training.provenance import device_name, source_state
 
@@ -30,7 +30,7 @@ _LOG = logging.getLogger("ltnode")
 
 
 def evaluate(
-    run: Run | Model | str | Path,
+    run: TrainedModel | Run | Model | str | Path,
     data: Dataset | str | None = None,
     protocols: Sequence[str] | None = None,
     *,
@@ -42,55 +42,42 @@ def evaluate(
 ) -> list[ResultRow]:
     """Evaluate a trained model under protocols.
 
-    The numbers are a function of the model, the data and the options: on a CPU the same ones every time.
+    The results are a function of the model, the data and the options: on the CPU, repeated evaluations give identical numbers.
 
     Args:
         run: A run, a model, or the folder of either.
         data: The data set or its name; by default the one that the run records.
-        protocols: Names of `ltnode.evaluation.PROTOCOLS`; by default those of the paper that fit the data.
-        ood: The out-of-distribution set or its name; by default the data set's partner.
-        out: File for the rows, in JSON with provenance. Protocols that it already holds are not done again; it is written
-            after every protocol, so an interrupted evaluation goes on where it stopped.
-        overwrite: Begin ``out`` anew.
-        device: Where to evaluate, for instance ``"cuda"``; by default where the model is, or the best one for a folder.
+        protocols: Names of `ltnode.evaluation.PROTOCOLS`; by default the paper's protocols that are applicable to the data.
+        ood: The out-of-distribution set or its name; by default the partner of the data set.
+        out: JSON file for the rows and their provenance. It is written after every protocol, and protocols that it already holds
+            are skipped, so that an interrupted evaluation can be continued.
+        overwrite: Start ``out`` again instead of continuing it.
+        device: Device to evaluate on, such as ``"cuda"``; by default the device of the model, or the best one for a folder.
         **options: Fields of `EvaluationOptions`, such as ``samples``, ``draw``, ``steps``, ``limit``, ``draw_seed``.
 
     Returns:
         One row per number or curve, protocol by protocol.
 
     Raises:
-        InputError: Unknown protocol or option, or data that do not fit.
+        InputError: A protocol or an option is unknown, or the data do not fit the model.
         ConfigError: ``out`` holds results of another model, other data or other options.
-        CheckpointError: A folder or file is missing, damaged, or cannot be written.
+        CheckpointError: A folder or a file is missing, damaged, or cannot be written.
     """
     chosen = EvaluationOptions.of(**options)
-    subject = Subject.of(run, data, device)
-    names = _checked_protocols(default_protocols(subject.data, ood) if protocols is None else protocols, subject)
-    other = _other_set(ood, subject) if any(PROTOCOLS[name].other_set for name in names) else None
+    trained = TrainedModel.of(run, data, device)
+    dataset = trained.dataset(data)
+    names = _checked_protocols(default_protocols(dataset, ood) if protocols is None else protocols, dataset)
+    other = _other_set(ood, dataset) if any(PROTOCOLS[name].other_set for name in names) else None
     larger_batches = chosen.batch_size is None
-    chosen = chosen.resolved(subject.preset)
-    predictor = Predictor(subject.model, subject.data.prepare, chosen, larger_batches)
-    context = Context(subject, predictor, chosen, on_device(subject.data.test, chosen.limit, predictor.device), other)
+    chosen = chosen.resolved(trained.preset)
+    context = Context(trained, dataset, Predictor(trained.model, dataset.prepare, chosen, larger_batches), chosen, other)
     file = None if out is None else ResultFile(Path(out), _made_with(context), overwrite)
-    rows: list[ResultRow] = []
-    with evaluating(subject.model):
-        for name in names:
-            # Results against several other sets can stand in one file.
-            key = f"{name}:{other.name}" if other is not None and PROTOCOLS[name].other_set else name
-            made = None if file is None else file.done(key)
-            if made is not None:
-                _LOG.info("%s: %s is already done", out, key)
-            else:
-                began = time.monotonic()
-                made = _run(name, context)
-                if file is not None:
-                    file.add(key, made, _provenance(context, time.monotonic() - began))
-            rows += made
-    return rows
+    with evaluating(trained.model):
+        return [row for name in names for row in _rows(name, context, file)]
 
 
 def default_protocols(data: Dataset, ood: Dataset | str | None = None) -> tuple[str, ...]:
-    """The paper's protocols that fit a data set; that of out-of-distribution data only if there is another set."""
+    """The paper's protocols that are applicable to a data set; "ood" is among them only if there is another set."""
     return tuple(
         name
         for name, protocol in PROTOCOLS.items()
@@ -101,13 +88,13 @@ def default_protocols(data: Dataset, ood: Dataset | str | None = None) -> tuple[
     )
 
 
-def _checked_protocols(names: Sequence[str], subject: Subject) -> list[str]:
+def _checked_protocols(names: Sequence[str], data: Dataset) -> list[str]:
     if isinstance(names, str):
         names = [names]
     for name in names:
         if name not in PROTOCOLS:
             raise InputError(unknown_name("protocol", name, PROTOCOLS))
-        protocol, data = PROTOCOLS[name], subject.data
+        protocol = PROTOCOLS[name]
         if protocol.task != data.task:
             raise InputError(f"protocol {name!r} is for {protocol.task}, but {data.name} is a {data.task} problem")
         if protocol.images and not data.is_image:
@@ -115,40 +102,50 @@ def _checked_protocols(names: Sequence[str], subject: Subject) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _other_set(ood: Dataset | str | None, subject: Subject) -> Dataset:
-    chosen = ood if ood is not None else subject.data.ood
+def _other_set(ood: Dataset | str | None, data: Dataset) -> Dataset:
+    chosen = ood if ood is not None else data.ood
     if chosen is None:
         raise InputError(
-            f"protocol 'ood' needs another data set, and {subject.data.name} has no partner: "
-            "pass ood, a Dataset or the name of one"
+            f"protocol 'ood' needs another data set, and {data.name} has no partner: pass ood, a Dataset or the name of one"
         )
     other = load_data(chosen) if isinstance(chosen, str) else chosen
-    if other.input_shape != subject.data.input_shape:
+    if other.input_shape != data.input_shape:
         raise InputError(
-            f"{other.name} has inputs of shape {other.input_shape}, but the model was trained on {subject.data.name} "
-            f"with {subject.data.input_shape}"
+            f"{other.name} has inputs of shape {other.input_shape}, but the model was trained on {data.name} "
+            f"with {data.input_shape}"
         )
     return other
 
 
-def _run(name: str, context: Context) -> list[ResultRow]:
+def _rows(name: str, context: Context, file: ResultFile | None) -> list[ResultRow]:
+    """The rows of one protocol, from the file if it holds them already."""
     protocol = PROTOCOLS[name]
+    # One file can hold the results for several out-of-distribution sets.
+    key = f"{name}:{context.ood.name}" if context.ood is not None and protocol.other_set else name
+    known = None if file is None else file.done(key)
+    if file is not None and known is not None:
+        _LOG.info("%s: %s is already done", file.path, key)
+        return known
+    began = time.monotonic()
     with progress_bar(name, protocol.passes(context) * len(context.test)) as advance:
         context.predictor.on_predicted = advance
-        return protocol.run(context)
+        rows = protocol.run(context)
+    if file is not None:
+        file.add(key, rows, _provenance(context, time.monotonic() - began))
+    return rows
 
 
 def _made_with(context: Context) -> dict[str, Any]:
-    """Everything that decides the numbers, but for the out-of-distribution set, which has results of its own."""
-    s, constants = context.subject, context.subject.data.normalise
+    """Everything that determines the numbers, except for the out-of-distribution set, which is part of the protocol's key."""
+    t, data, constants = context.trained, context.data, context.data.normalise
     return {
-        "model": s.name,
-        "preset": s.preset,
-        "seed": s.seed,
-        "weights_sha256": s.weights_digest(),
+        "model": t.model_name,
+        "preset": t.preset,
+        "seed": t.seed,
+        "weights_sha256": t.weights_digest(),
         "data": {
-            "name": s.data.name,
-            "checksums": s.data.checksums,
+            "name": data.name,
+            "checksums": data.checksums,
             "normalise": None if constants is None else {"mean": constants.mean, "std": constants.std},
         },
         "options": context.options.to_json(),
@@ -156,16 +153,16 @@ def _made_with(context: Context) -> dict[str, Any]:
 
 
 def _provenance(context: Context, wall_time_s: float) -> dict[str, Any]:
-    s = context.subject
+    t = context.trained
     return {
         "version": __version__,
         **source_state(),
         "config_hash": context.options.hash,
-        "train_config_hash": None if s.config is None else s.config.hash,
-        "model": s.model.spec,
-        "data": s.data.provenance(),
+        "train_config_hash": None if t.config is None else t.config.hash,
+        "model": t.model.spec,
+        "data": context.data.provenance(),
         "ood": None if context.ood is None else context.ood.provenance(),
-        "seed": s.seed,
+        "seed": t.seed,
         "device": device_name(context.predictor.device),
         "torch": torch.__version__,
         "python": platform.python_version(),

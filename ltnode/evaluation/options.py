@@ -1,4 +1,4 @@
-"""What an evaluation can be told: one frozen dataclass, saved with the results and compared when they are continued."""
+"""The options of an evaluation: one frozen dataclass, saved with the results and compared when they are continued."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.evaluation.attacks import PAPER_EPSILONS
 from ltnode.evaluation.shifts import CORRUPTIONS, PAPER_ROTATIONS
@@ -16,31 +17,31 @@ from ltnode.evaluation.shifts import CORRUPTIONS, PAPER_ROTATIONS
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How predictions are made and what the protocols vary. Impossible values raise `InputError`.
+    """How predictions are made and what the protocols vary. Invalid values raise `InputError`.
 
     Attributes:
-        draw: ``"quantile"``: the posterior's quantiles, no randomness; ``"random"``: draws from the posterior, one set for
+        draw: ``"quantile"``: the posterior's quantiles, without randomness; ``"random"``: draws from the posterior, one set for
             the whole evaluation (the paper). None: ``"random"`` for the paper's preset, else ``"quantile"``.
-        samples: End-times S per prediction.
-        steps: ``"stored"``: the model's own grid; ``"adaptive"``: steps by the batch norm (the paper). None: ``"adaptive"``
-            for the paper's preset, else ``"stored"``.
-        batch_size: Examples per prediction; None: 256 for the paper's preset (adaptive steps depend on it), else 512, and on
-            CUDA up to 4096 in one go where all batches have the same end-times: no prediction on the stored grid depends on
-            the others of its batch. Batches with adaptive steps are solved side by side on CUDA, each with its own steps.
-        limit: Use only the first so many examples of every test set.
-        draw_seed: Of random draws, corruptions and attacks.
-        draws: Sets of random T over which the spread of clean, out-of-distribution and regression metrics is reported; 0: none.
-        angles: Of the rotation protocol, in degrees.
-        confidence_angle: Rotation at which confidence curves are taken; it must be among the angles.
-        epsilons: Strengths of FGSM, in units of the normalised input and again in pixel units (1 = the whole range).
+        samples: Number of end-times S per prediction.
+        steps: ``"stored"``: the prediction grid of the model; ``"adaptive"``: steps chosen by the error norm of the batch (the
+            paper). None: ``"adaptive"`` for the paper's preset, else ``"stored"``.
+        batch_size: Examples per prediction. None: 256 for the paper's preset (adaptive steps depend on it), else 512. On CUDA,
+            None allows up to 4096 examples if all batches have the same end-times, since predictions on the stored grid do not
+            depend on the rest of the batch. Batches with adaptive steps are solved jointly on CUDA, each with its own steps.
+        limit: Use only this many examples, the first ones, of every test set.
+        draw_seed: Seed of random draws, corruptions and attacks.
+        draws: Number of sets of random T over which the spread of clean, out-of-distribution and regression metrics is reported.
+        angles: Angles of the rotation protocol, in degrees.
+        confidence_angle: Rotation at which confidence curves are computed; it must be one of the angles.
+        epsilons: Strengths of FGSM, once in units of the normalised input and once in pixel units (1 = the whole range).
         pgd_epsilons: Strengths of PGD, in units of the normalised input.
         pgd_steps: Gradient steps of PGD, each 2.5 epsilon / pgd_steps long.
-        pgd_restarts: Random starts of PGD.
+        pgd_restarts: Number of random starts of PGD.
         corruptions: Names of the corruptions.
-        severities: Their severities, 1 to 5.
+        severities: Severities of the corruptions, 1 to 5.
         alphas: Allowed miscoverage of conformal sets.
         levels: Nominal coverage of regression intervals.
-        entropy_interval: Interval of a 1-D input on which the entropy of a regression is averaged.
+        entropy_interval: Interval of a 1-D input over which the entropy of a regression is averaged.
     """
 
     draw: Literal["quantile", "random"] | None = None
@@ -63,35 +64,34 @@ class EvaluationOptions:
     entropy_interval: tuple[float, float] = (-0.5, 0.5)
 
     def __post_init__(self) -> None:
-        _choice("draw", self.draw, ("quantile", "random", None))
-        _choice("steps", self.steps, ("stored", "adaptive", None))
+        _check_choice("draw", self.draw, ("quantile", "random"))
+        _check_choice("steps", self.steps, ("stored", "adaptive"))
         for name in ("samples", "batch_size", "limit", "pgd_steps", "pgd_restarts"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise InputError(f"{name} must be an integer of at least 1, not {value!r}")
+            if getattr(self, name) is not None:
+                checked_count(name, getattr(self, name))
         for name in ("draw_seed", "draws"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise InputError(f"{name} must be an integer of at least 0, not {value!r}")
+                raise InputError(f"{name} must be an integer >= 0, not {value!r}")
         for name in ("angles", "epsilons", "pgd_epsilons", "corruptions", "severities", "alphas", "levels"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
             if not getattr(self, name):
                 raise InputError(f"{name} must not be empty")
         for name in ("epsilons", "pgd_epsilons"):
             if not all(math.isfinite(value) and value >= 0 for value in getattr(self, name)):
-                raise InputError(f"{name} must be finite and at least 0, not {getattr(self, name)}")
+                raise InputError(f"{name} must be finite numbers >= 0, not {getattr(self, name)}")
         for corruption in self.corruptions:
             if corruption not in CORRUPTIONS:
                 raise InputError(unknown_name("corruption", corruption, CORRUPTIONS))
         if self.confidence_angle not in self.angles:
-            raise InputError(f"confidence_angle = {self.confidence_angle} must be one of the angles {self.angles}")
+            raise InputError(f"confidence_angle must be one of the angles {self.angles}, not {self.confidence_angle}")
         low, high = self.entropy_interval
         if not low < high:
             raise InputError(f"entropy_interval must be (low, high) with low < high, not {self.entropy_interval}")
         object.__setattr__(self, "entropy_interval", (float(low), float(high)))
 
     def resolved(self, preset: str | None) -> EvaluationOptions:
-        """The options with every choice made that they leave to the preset."""
+        """The options with every default that depends on the preset filled in."""
         paper = preset == "paper"
         return dataclasses.replace(
             self,
@@ -107,12 +107,12 @@ class EvaluationOptions:
 
     @property
     def hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of the values."""
+        """First 16 hexadecimal digits of the SHA-256 of the values."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
     @classmethod
     def of(cls, **values: Any) -> EvaluationOptions:
-        """The options of a mapping; an unknown key is an error that names the nearest."""
+        """Options from keyword arguments; an unknown name is an error that suggests the nearest one."""
         names = [entry.name for entry in dataclasses.fields(cls)]
         for key in values:
             if key not in names:
@@ -120,6 +120,6 @@ class EvaluationOptions:
         return cls(**values)
 
 
-def _choice(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
-    if value not in allowed:
-        raise InputError(unknown_name(name, value, [choice for choice in allowed if choice is not None]))
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise InputError(unknown_name(name, value, allowed))

@@ -1,25 +1,24 @@
-"""Predictions of a whole test set: in batches on the model's device, with what they cost.
+"""Predictions of a whole test set, in batches on the model's device, and their cost.
 
-Posterior draws: a model with one end-time for all inputs uses one set of times for every batch (the seed is the same), as
-in the paper; where every input has its own times, or noise of its own, each batch has its own seed, a function of the
-evaluation's seed and the position of the batch.
+Posterior draws: a model whose inputs share one end-time distribution uses the same end-times in every batch, as in the paper. If
+every input has its own end-times, or its own noise, each batch has its own seed: a function of the evaluation's seed and of the
+position of the batch.
 
-Size of the batches: predictions on the stored grid do not depend on batch-mates. Where all batches have the same end-times,
-nobody chose a size, and the device is a GPU, which small batches leave idle, larger ones serve. Adaptive steps do depend on
-them; on a GPU several batches are solved side by side, each with its own steps.
+Batch size: predictions on the stored grid do not depend on the rest of the batch. If, in addition, all batches have the same
+end-times and the user chose no size, batches on a GPU are enlarged, because small ones leave it idle. Adaptive steps do depend on
+the batch; on a GPU, several batches are solved jointly, each with its own steps.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
-from ltnode import metrics
 from ltnode.accelerate.joint_batches import predict_batches, why_not_side_by_side
 from ltnode.counter_rng import hash_counters
 from ltnode.device import product_precision
@@ -28,26 +27,17 @@ from ltnode.errors import InputError
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.results import Cost
 from ltnode.models import LatentTimeODE, Model, Prediction
-from ltnode.models.contract import Draw
 from ltnode.typing import Float, Tensor
 
 _LARGEST_BATCH = 4096
 _SHARE_OF_MEMORY = 0.25
-"""Of a GPU's free memory that a batch may take."""
+"""Share of a GPU's free memory that a batch may take."""
+_COLUMNS = ("probs", "log_probs", "entropy", "aleatoric", "epistemic")
 
 
 @dataclass(frozen=True, eq=False)
 class ClassPredictions:
-    """Predictions of N examples in float64, on the model's device.
-
-    Attributes:
-        probs: Averaged probabilities.
-        log_probs: Their logarithm, by log-mean-exp.
-        entropy: Entropy of the averaged prediction in nats.
-        aleatoric: Mean entropy of the members in nats.
-        epistemic: Mutual information of label and end-time in nats.
-        cost: What they cost.
-    """
+    """Quantities of a `Prediction` of N examples, in float64 on the model's device, and the cost of the predictions."""
 
     probs: Float[Tensor, "N C"]
     log_probs: Float[Tensor, "N C"]
@@ -56,51 +46,38 @@ class ClassPredictions:
     epistemic: Float[Tensor, " N"]
     cost: Cost
 
+    @classmethod
+    def of(cls, parts: Sequence[Prediction], cost: Cost) -> ClassPredictions:
+        """Collect the quantities batch by batch: the outputs of all members at once would need much memory."""
+        exact = [part.to(torch.float64) for part in parts]
+        return cls(*(torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS), cost)
+
     def __len__(self) -> int:
         return self.probs.shape[0]
 
     def select(self, indices: Tensor) -> ClassPredictions:
-        """The examples at ``indices``."""
-        return ClassPredictions(
-            probs=self.probs[indices],
-            log_probs=self.log_probs[indices],
-            entropy=self.entropy[indices],
-            aleatoric=self.aleatoric[indices],
-            epistemic=self.epistemic[indices],
-            cost=self.cost,
-        )
+        """The predictions of the examples at ``indices``."""
+        return replace(self, **{name: getattr(self, name)[indices] for name in _COLUMNS})
 
 
 @dataclass(frozen=True, eq=False)
 class RealPredictions:
-    """Regression predictions of N examples in float64.
-
-    Attributes:
-        mean: Predictive mean.
-        std: Standard deviation over the members.
-        noise_std: Standard deviation of the observation noise.
-        cost: What they cost.
-    """
+    """Quantities of a regression `Prediction` of N examples, in float64, and the cost of the predictions."""
 
     mean: Float[Tensor, " N"]
     std: Float[Tensor, " N"]
-    noise_std: float
+    total_std: Float[Tensor, " N"]
     cost: Cost
-
-    @property
-    def total_std(self) -> Float[Tensor, " N"]:
-        """``sqrt(std^2 + noise_std^2)``."""
-        return (self.std.square() + self.noise_std**2).sqrt()
 
 
 class Predictor:
     """Predicts with one model under one set of options.
 
     Args:
-        model: In any mode; predictions are made in eval mode.
+        model: The model, in any mode; predictions are made in eval mode.
         prepare: Raw batch -> network input, normalised with the constants of the training data.
-        options: Resolved for the model's preset.
-        larger_batches: Whether `batch_size` may exceed that of the options.
+        options: Options with every default resolved.
+        larger_batches: Whether batches may be larger than the options say.
     """
 
     def __init__(
@@ -112,20 +89,20 @@ class Predictor:
         self.device, self._dtype = parameter.device, parameter.dtype
         end_time = model.end_time if isinstance(model, LatentTimeODE) else None
         self.deterministic = isinstance(end_time, FixedTime)
-        """All members are the same one: nothing to draw, no mutual information."""
+        """Whether all members are identical: there is nothing to draw and no mutual information."""
         self._shares_draws = end_time is not None and not end_time.amortized
         self._may_enlarge = larger_batches and end_time is not None and options.steps == "stored"
         self._enlarged: int | None = None
-        self._side_by_side = (
+        self._solves_jointly = (
             isinstance(model, LatentTimeODE)
             and options.steps == "adaptive"
             and self.device.type == "cuda"
             and why_not_side_by_side(model) is None
         )
-        self._together: int | None = None
+        self._joint_batches: int | None = None
         self._warm = False
         self.on_predicted: Callable[[int], None] = lambda examples: None
-        """Called with the number of examples of every predicted batch."""
+        """Called after every batch with the number of its examples."""
 
     def inputs(self, raw: Tensor) -> Float[Tensor, "B *rest"]:
         """Network input of a raw batch, on the model's device."""
@@ -133,25 +110,26 @@ class Predictor:
         return x.to(self._dtype) if x.is_floating_point() else x
 
     def batch_size(self, raw: Tensor, *, draw: str | None = None, fresh: bool = False) -> int:
-        """Examples per prediction of a raw set: as the options say, or more where that changes no number; see `classify`."""
+        """Batch size of the options, or a larger one if no prediction depends on it; the arguments are those of `classify`."""
         size = self.options.batch_size
         assert size is not None
         same_times = (draw or self.options.draw) == "quantile" or (self._shares_draws and not fresh)
         if not (self._may_enlarge and same_times):
             return size
         if self._enlarged is None:
-            fitting = _fitting_examples(self._one(self.inputs(raw[:size]), 0, draw), min(size, len(raw)), self.device)
+            predict = partial(self._one, self.inputs(raw[:size]), 0, draw)
+            fitting = _fitting_examples(predict, min(size, len(raw)), self.device)
             self._enlarged = max(size, min(_LARGEST_BATCH, fitting))
         return self._enlarged
 
     def batches(self, raw: Tensor, size: int | None = None) -> Iterator[Float[Tensor, "b *rest"]]:
-        """Network inputs of a raw set, batch by batch; of the options' size, unless another is given."""
+        """Network inputs of a raw set, batch by batch; by default in batches of the options' size."""
         size = size or self.options.batch_size
         assert size is not None
         return (self.inputs(part) for part in torch.split(raw, size))
 
     def seed_of(self, batch: int, draw_seed: int, fresh: bool = False) -> int:
-        """Seed of a batch's random numbers; ``fresh`` gives every batch its own also where draws are shared."""
+        """Seed of a batch's random numbers; with ``fresh``, every batch has its own even if draws could be shared."""
         if self._shares_draws and not fresh:
             return draw_seed
         return hash_counters(draw_seed, int(fresh), batch) >> 1
@@ -159,13 +137,13 @@ class Predictor:
     def classify(
         self, raw: Tensor, draw_seed: int | None = None, *, draw: str | None = None, fresh: bool = False
     ) -> ClassPredictions:
-        """Predictions of a raw set of examples.
+        """Predict the classes of a raw set of examples.
 
         Args:
-            raw: (N, ...) as in the data set.
-            draw_seed: By default that of the options.
-            draw: By default that of the options.
-            fresh: New end-times for every batch.
+            raw: (N, ...) inputs, as in the data set.
+            draw_seed: Seed of the end-times; by default that of the options.
+            draw: ``"quantile"`` or ``"random"``; by default as in the options.
+            fresh: Draw new end-times for every batch.
         """
         size = self.batch_size(raw, draw=draw, fresh=fresh)
         return self.classify_inputs(self.batches(raw, size), draw_seed, draw=draw, fresh=fresh)
@@ -173,29 +151,17 @@ class Predictor:
     def classify_inputs(
         self, batches: Iterable[Tensor], draw_seed: int | None = None, *, draw: str | None = None, fresh: bool = False
     ) -> ClassPredictions:
-        """Predictions of network inputs that come in batches; see `classify`."""
-        parts, cost = self._predict(batches, draw_seed, draw, fresh)
-        log_members = [torch.log_softmax(p.outputs.double(), dim=-1) for p in parts]
-        log_probs = [torch.logsumexp(logs, dim=0) - math.log(logs.shape[0]) for logs in log_members]
-        splits = [metrics.uncertainty_split(logs.exp()) for logs in log_members]
-        # A mean of probabilities may exceed 1 by rounding, and its entropy then lies just below 0.
-        return ClassPredictions(
-            probs=torch.cat([logs.exp().mean(0).clamp_max(1.0) for logs in log_members]),
-            log_probs=torch.cat(log_probs),
-            entropy=torch.cat([split.total for split in splits]).clamp_min(0.0),
-            aleatoric=torch.cat([split.aleatoric for split in splits]).clamp_min(0.0),
-            epistemic=torch.cat([split.epistemic for split in splits]),
-            cost=cost,
-        )
+        """Predict the classes of batches of network inputs; see `classify`."""
+        return ClassPredictions.of(*self._predict(batches, draw_seed, draw, fresh))
 
     def regress(self, raw: Tensor, draw_seed: int | None = None, *, draw: str | None = None) -> RealPredictions:
-        """Regression predictions of a raw set of examples; see `classify`."""
+        """Predict the targets of a raw set of examples; see `classify`."""
         parts, cost = self._predict(self.batches(raw), draw_seed, draw, False)
-        means = torch.cat([p.member_means.double() for p in parts], dim=1)
-        return RealPredictions(means.mean(0), means.std(0, correction=0), float(parts[0].noise_std), cost)
+        p = Prediction.cat(parts).to(torch.float64)
+        return RealPredictions(p.mean, p.std, p.total_std, cost)
 
     def log_probs(self, x: Tensor, seed: int) -> Float[Tensor, "B C"]:
-        """Log of the averaged class probabilities with a graph to the network input x, for attacks."""
+        """Log of the averaged class probabilities, differentiable with respect to the network input x, for attacks."""
         samples, draw = self._samples, self.options.draw or "quantile"
         if not isinstance(self.model, LatentTimeODE):
             return self.model.log_probs(x, samples, draw, seed)
@@ -211,18 +177,16 @@ class Predictor:
     ) -> tuple[list[Prediction], Cost]:
         seed = self.options.draw_seed if draw_seed is None else draw_seed
         parts: list[Prediction] = []
-        examples, seconds = 0, 0.0
-        peak = 0
+        examples, seconds, peak = 0, 0.0, 0
         with product_precision("fp32"):
             for group in self._groups(batches, seed, draw, fresh):
-                predict = self._several(group, draw)
                 if not self._warm:
-                    # The first call on a device compiles and chooses kernels: it would be the whole time of a small set.
+                    # The first call on a GPU compiles and selects kernels, which would dominate the time of a small set.
                     self._warm = True
                     if self.device.type == "cuda":
-                        predict()
+                        self._several(group, draw)
                 with _measured(self.device) as measured:
-                    parts += predict()
+                    parts += self._several(group, draw)
                 count = sum(len(x) for x, _ in group)
                 self.on_predicted(count)
                 examples += count
@@ -235,7 +199,7 @@ class Predictor:
         return parts, Cost(evaluations, 1000 * seconds / examples, peak or None)
 
     def _groups(self, batches: Iterable[Tensor], seed: int, draw: str | None, fresh: bool) -> Iterator[list[tuple[Tensor, int]]]:
-        """Batches with their seeds: one by one, or several of one size where they can be predicted side by side."""
+        """Batches with their seeds: one at a time, or several of equal size if they can be solved jointly."""
         group: list[tuple[Tensor, int]] = []
         most = 1
         for position, x in enumerate(batches):
@@ -243,33 +207,27 @@ class Predictor:
                 yield group
                 group = []
             group.append((x, self.seed_of(position, seed, fresh)))
-            if self._side_by_side and self._together is None:
-                fitting = _fitting_examples(self._one(*group[0], draw), len(x), self.device)
-                self._together = max(1, min(_LARGEST_BATCH, fitting) // len(x))
-            most = self._together or 1
+            if self._solves_jointly and self._joint_batches is None:
+                fitting = _fitting_examples(partial(self._one, *group[0], draw), len(x), self.device)
+                self._joint_batches = max(1, min(_LARGEST_BATCH, fitting) // len(x))
+            most = self._joint_batches or 1
         if group:
             yield group
 
-    def _several(self, group: Sequence[tuple[Tensor, int]], draw: str | None) -> Callable[[], list[Prediction]]:
+    def _several(self, group: Sequence[tuple[Tensor, int]], draw: str | None) -> list[Prediction]:
         if len(group) == 1:
-            one = self._one(*group[0], draw)
-            return lambda: [one()]
-        model = self.model
-        assert isinstance(model, LatentTimeODE)
+            return [self._one(*group[0], draw)]
+        assert isinstance(self.model, LatentTimeODE)
         batches, seeds = zip(*group, strict=True)
-        chosen: Draw = draw or self.options.draw or "quantile"  # type: ignore[assignment]
-        return lambda: predict_batches(model, batches, self._samples, chosen, seeds)
+        return predict_batches(self.model, batches, self._samples, draw or self.options.draw or "quantile", seeds)  # type: ignore[arg-type]
 
-    def _one(self, x: Tensor, seed: int, draw: str | None) -> Callable[[], Prediction]:
-        model, o = self.model, self.options
-        chosen = draw or o.draw or "quantile"
-        if isinstance(model, LatentTimeODE):
-            return lambda: model.predict(x, self._samples, chosen, seed, o.steps or "stored")  # type: ignore[arg-type]
-        return lambda: model.predict(x, self._samples, chosen, seed)  # type: ignore[arg-type]
+    def _one(self, x: Tensor, seed: int, draw: str | None) -> Prediction:
+        steps = {"steps": self.options.steps or "stored"} if isinstance(self.model, LatentTimeODE) else {}
+        return self.model.predict(x, self._samples, draw or self.options.draw or "quantile", seed, **steps)  # type: ignore[arg-type]
 
 
-def _fitting_examples(predict: Callable[[], Prediction], examples: int, device: torch.device) -> int:
-    """How many examples at once take a share of a GPU's free memory, judging by a prediction of some; 0 for a CPU."""
+def _fitting_examples(predict: Callable[[], object], examples: int, device: torch.device) -> int:
+    """Number of examples that fit into a share of a GPU's free memory, extrapolated from one prediction; 0 for the CPU."""
     if device.type != "cuda":
         return 0
     free, _ = torch.cuda.mem_get_info(device)
@@ -288,7 +246,7 @@ class _Measured:
 
 @contextmanager
 def _measured(device: torch.device) -> Iterator[_Measured]:
-    """Time and, on CUDA, peak memory of what happens inside."""
+    """Measure the time and, on CUDA, the peak memory of the block."""
     result = _Measured()
     on_cuda = device.type == "cuda"
     if on_cuda:

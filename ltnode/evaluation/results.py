@@ -1,8 +1,8 @@
-"""Results as typed rows, and the JSON file that holds them with their provenance.
+"""Results as typed rows, and the JSON file that stores them with their provenance.
 
 ``{"format": 1, "kind": "evaluation", "made_with": {...}, "protocols": {name: {"provenance": {...}, "rows": [...]}}}``
 
-``made_with`` is everything that decides the numbers (weights, data, options): a file is continued only with the same.
+``made_with`` is everything that determines the numbers (weights, data, options): a file is continued only if it is the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.errors import CheckpointError, ConfigError
+from ltnode.training.run_config import check_format
 
 FORMAT = 1
 
@@ -25,12 +26,12 @@ Value = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class Cost:
-    """What the predictions behind a number cost.
+    """Cost of the predictions behind a number.
 
     Attributes:
-        evaluations: Evaluations of the field per batch, on average; None for a model without a solve.
+        evaluations: Mean number of field evaluations per batch; None for a model without a solve.
         seconds_per_1000: Seconds of prediction per 1,000 examples.
-        peak_memory_bytes: Largest memory in use on the device; None where it cannot be told (CPU).
+        peak_memory_bytes: Peak memory on the device; None if it cannot be measured (CPU).
     """
 
     evaluations: float | None
@@ -44,17 +45,17 @@ class ResultRow:
 
     Attributes:
         model: Name of the model, as in `ltnode.build`.
-        data: Name of the data set that it was trained on.
-        preset: Preset that it was built with; None for a model of one's own parts.
-        seed: Seed of its training; None when unknown.
+        data: Name of the data set.
+        preset: Preset that the model was built with; None for a model made of custom parts.
+        seed: Seed of the training; None if unknown.
         protocol: Name of the protocol.
-        metric: What is measured.
+        metric: Name of the metric.
         value: The number, or the curve over ``extra["x"]``.
         n: Number of examples behind it.
-        setting: What the protocol varied: angle, epsilon, score, ...
-        draw_seed: Seed of the end-times; None where they are not random.
-        extra: What else belongs to it, as JSON.
-        cost: What its predictions cost; not part of a comparison, because times differ from run to run.
+        setting: Values that the protocol varied: angle, epsilon, score, ...
+        draw_seed: Seed of the end-times; None if they are not random.
+        extra: Further information, as JSON types.
+        cost: Cost of the predictions; ignored in comparisons, because times vary from run to run.
     """
 
     model: str
@@ -72,7 +73,7 @@ class ResultRow:
 
     @property
     def number(self) -> float:
-        """The value of a row that is no curve."""
+        """The value of a row that is not a curve."""
         if isinstance(self.value, tuple):
             raise TypeError(f"{self.protocol}/{self.metric} is a curve of {len(self.value)} values, not a number")
         return self.value
@@ -85,13 +86,13 @@ class ResultRow:
         return self.value
 
     def to_json(self) -> dict[str, Any]:
-        """The row as JSON types; nan is null."""
+        """The row as JSON types; NaN becomes null."""
         plain: dict[str, Any] = _plain(dataclasses.asdict(self))
         return plain
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> ResultRow:
-        """The row of `to_json`."""
+        """The row that `to_json` wrote."""
         content = dict(values)
         value = content["value"]
         content["value"] = tuple(_number(v) for v in value) if isinstance(value, list) else _number(value)
@@ -104,7 +105,7 @@ def _number(value: float | None) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """JSON types in place of tuples and numbers that JSON does not have."""
+    """Replace tuples by lists, and numbers that JSON cannot represent by None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -115,16 +116,16 @@ def _plain(value: Any) -> Any:
 
 
 class ResultFile:
-    """Reads and extends one file of results; every write leaves a whole file behind.
+    """Reads and extends one file of results; every write leaves a complete file behind.
 
     Args:
-        path: Of the file.
-        made_with: What decides the numbers, as JSON.
-        overwrite: Begin anew instead of continuing.
+        path: Path of the file.
+        made_with: Everything that determines the numbers, as JSON types.
+        overwrite: Start the file again instead of continuing it.
 
     Raises:
-        CheckpointError: The file is damaged or something else.
-        ConfigError: It holds results of another model, other data or other options.
+        CheckpointError: The file is damaged or is not a file of results.
+        ConfigError: The file holds results of another model, other data or other options.
     """
 
     def __init__(self, path: Path, made_with: Mapping[str, Any], overwrite: bool = False) -> None:
@@ -137,17 +138,17 @@ class ResultFile:
         }
         if not path.exists() or overwrite:
             return
-        found = _read(path)
-        differences = _differences(found["made_with"], self._content["made_with"])
+        existing = _read(path)
+        differences = _differences(existing["made_with"], self._content["made_with"])
         if differences:
             raise ConfigError(
-                f"{path} holds results of another evaluation: {'; '.join(differences)}. Evaluate as before, choose another "
-                "file, or begin anew with overwrite=True (--overwrite)"
+                f"{path} holds results of another evaluation: {'; '.join(differences)}. Evaluate with the same settings, choose "
+                "another file, or start again with overwrite=True (--overwrite)"
             )
-        self._content = found
+        self._content = existing
 
     def done(self, protocol: str) -> list[ResultRow] | None:
-        """The rows of a finished protocol; None if it is still to do."""
+        """The rows of a finished protocol; None if it has not been run."""
         part = self._content["protocols"].get(protocol)
         return None if part is None else _rows(self.path, part["rows"])
 
@@ -157,35 +158,35 @@ class ResultFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise atomic.write_error(self.path, error) from error
-        atomic.write_json(self.path, self._content)
+            raise files.write_error(self.path, error) from error
+        files.write_json(self.path, self._content)
 
 
 def read_rows(path: str | Path) -> list[ResultRow]:
-    """All rows of a file of results.
+    """Read all rows of a file of results.
 
     Raises:
-        CheckpointError: The file is missing, damaged, or something else.
+        CheckpointError: The file is missing, damaged, or not a file of results.
     """
     path = Path(path)
     return [row for part in _read(path)["protocols"].values() for row in _rows(path, part["rows"])]
 
 
 def read_provenance(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Where the rows of each protocol of a file come from, and under ``made_with`` what decides them all."""
+    """Provenance of the rows of each protocol and, under ``made_with``, everything that determines all of them."""
     content = _read(Path(path))
     return {"made_with": content["made_with"], **{name: part["provenance"] for name, part in content["protocols"].items()}}
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = atomic.read_json(path, _is_evaluation, "a folder with results of `ltnode evaluate`")
+    content: dict[str, Any] = files.read_json(path, _is_evaluation, "a folder with results of `ltnode evaluate`")
+    check_format(path, content.get("format"), FORMAT)
     return content
 
 
 def _is_evaluation(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and value.get("format") == FORMAT
         and value.get("kind") == "evaluation"
         and isinstance(value.get("protocols"), dict)
         and isinstance(value.get("made_with"), dict)
@@ -197,16 +198,16 @@ def _rows(path: Path, rows: Any) -> list[ResultRow]:
         return [ResultRow.from_json(row) for row in rows]
     except (TypeError, KeyError, ValueError) as error:
         raise CheckpointError(
-            f"{path} is damaged: a row cannot be read ({error}); restore it from a copy or evaluate anew"
+            f"{path} is damaged: a row cannot be read ({error}); restore it from a copy or evaluate again"
         ) from error
 
 
-def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str = "") -> list[str]:
-    different = []
-    for key in sorted({*found, *wanted}):
-        old, new = found.get(key), wanted.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            different += _differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            different.append(f"{prefix}{key}: {old!r} -> {new!r}")
-    return different
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    differences = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            differences += _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            differences.append(f"{prefix}{key}: {before!r} -> {after!r}")
+    return differences

@@ -9,11 +9,13 @@ import io
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from ltnode.errors import InputError, missing_extra, unknown_name
+from ltnode.errors import InputError, unknown_name
+from ltnode.trained.images import pillow
+from ltnode.trained.pixels import check_pixels
 from ltnode.typing import Float, Num, Tensor, UInt8
 
 PAPER_ROTATIONS = tuple(range(0, 181, 15))
@@ -25,24 +27,24 @@ _CORRUPTION_BLOCK = 256
 
 
 def rotate(images: Num[Tensor, "N C H W"], degrees: int | float) -> Num[Tensor, "N C H W"]:
-    """Rotate images counter-clockwise about their centre, bilinear, size kept, black outside.
+    """Rotate images counter-clockwise about their centre with bilinear interpolation; the size is kept, the outside is black.
 
-    Follows ``PIL.Image.rotate(degrees, resample=BILINEAR, expand=False, fillcolor=0)``. The centre of each output pixel
-    is carried back to the source; it is black if it falls outside the image, else interpolated between its four
-    neighbours, where a neighbour beyond the border is replaced by the pixel at the border. Multiples of 90 degrees (of
-    180 for images that are not square) only move pixels.
+    Equivalent to ``PIL.Image.rotate(degrees, resample=BILINEAR, expand=False, fillcolor=0)``. The centre of each output pixel
+    is mapped back to the source. If it falls outside the image, the pixel is black; otherwise it is interpolated between its
+    four neighbours, and a neighbour beyond the border is replaced by the nearest pixel at the border. Multiples of 90 degrees
+    (of 180 for images that are not square) only move pixels.
 
     Args:
         images: (N, C, H, W) uint8 or floating point in [0, 1], on any device.
-        degrees: angle, positive = counter-clockwise.
+        degrees: Angle, positive = counter-clockwise.
 
     Returns:
-        Rotated images of the same shape, dtype and device. uint8 equals Pillow's result (values rounded down, as there);
-        floating point is not rounded and so lies within 1/255 of it.
+        Rotated images of the same shape, dtype and device. uint8 images equal Pillow's, which rounds values down;
+        floating-point images are not rounded and lie within 1/255 of Pillow's.
     """
     _check_images(images)
     if not math.isfinite(degrees):
-        raise InputError(f"degrees must be finite, got {degrees}.")
+        raise InputError(f"degrees must be finite, not {degrees}")
     height, width = images.shape[-2:]
     angle = degrees % 360.0
     quarters, rest = divmod(angle, 90.0)
@@ -65,7 +67,7 @@ class _SourceGrid(NamedTuple):
 
     @classmethod
     def of_rotation(cls, angle: float, height: int, width: int, device: torch.device) -> _SourceGrid:
-        # float64 and the 15 digits are Pillow's: pixels on the border and values next to an integer depend on them.
+        # float64 and 15 digits as in Pillow: pixels on the border and values next to an integer depend on them.
         radians = -math.radians(angle)
         cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)
         x = torch.arange(width, dtype=torch.float64, device=device) + 0.5
@@ -81,7 +83,7 @@ class _SourceGrid(NamedTuple):
         return cls(*(corner.flatten() for corner in corners), *(weight.reshape(-1, 1) for weight in weights))
 
     def interpolate(self, images: Tensor) -> Tensor:
-        # Pixels first: a gather then copies whole rows, which is several times faster than picking single elements.
+        # With pixels as the first axis a gather copies whole rows, which is several times faster than picking single elements.
         pixels = images.flatten(2).permute(2, 0, 1).reshape(self.inside.shape[0], -1)
 
         def between(left: Tensor, right: Tensor) -> Tensor:
@@ -96,11 +98,11 @@ class _SourceGrid(NamedTuple):
 
 @dataclass(frozen=True)
 class Corruption:
-    """One way to damage images.
+    """One kind of corruption.
 
     Attributes:
-        parameter: what the levels mean.
-        levels: its value at severity 1 to 5.
+        parameter: Meaning of the levels.
+        levels: Value of the parameter at severity 1 to 5.
         apply: (images float32 in [0, 1] (n, C, H, W), level, generator on the CPU) -> images, before clipping to [0, 1].
     """
 
@@ -110,8 +112,8 @@ class Corruption:
 
 
 def _gaussian_noise(images: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    # A whole block is drawn even for fewer images, on the CPU: the noise of an image depends on its position and the
-    # seed, not on how many images follow nor on the device.
+    # A whole block is drawn on the CPU even for fewer images: the noise of an image depends on its position and the seed, but
+    # not on the number of images or the device.
     noise = torch.randn((_CORRUPTION_BLOCK, *images.shape[1:]), generator=generator)
     return images + level * noise[: images.shape[0]].to(images.device)
 
@@ -133,22 +135,22 @@ def _contrast(images: Tensor, level: float, _: torch.Generator) -> Tensor:
 
 
 def _brightness(images: Tensor, level: float, _: torch.Generator) -> Tensor:
-    # Raising the value of HSV at fixed hue and saturation scales the colour so that its largest channel is the new value.
+    # Raising the HSV value at fixed hue and saturation scales the colour so that its largest channel equals the new value.
     value = images.amax(1, keepdim=True)
     brighter = (value + level).clamp_max(1.0)
     return torch.where(value > 0, images * (brighter / value), brighter)
 
 
 def _jpeg(images: Tensor, level: float, _: torch.Generator) -> Tensor:
-    Image = _import_pillow()
+    Image = pillow("JPEG corruption")
     if images.shape[1] not in (1, 3):
-        raise InputError(f"JPEG knows 1 or 3 channels, got {images.shape[1]}: choose another corruption.")
+        raise InputError(f"JPEG needs 1 or 3 channels, not {images.shape[1]}: choose another corruption")
     decoded = []
     for image in _to_uint8(images).permute(0, 2, 3, 1).cpu():
         buffer = io.BytesIO()
         pixels = image.squeeze(-1) if image.shape[-1] == 1 else image
         Image.fromarray(pixels.numpy()).save(buffer, format="JPEG", quality=int(level))
-        # A bytearray is writable; torch warns about sharing read-only memory.
+        # A bytearray is writable: torch warns about sharing read-only memory.
         data = bytearray(Image.open(buffer).tobytes())
         decoded.append(torch.frombuffer(data, dtype=torch.uint8).reshape(image.shape))
     return torch.stack(decoded).permute(0, 3, 1, 2).to(images.device).float() / 255
@@ -167,14 +169,14 @@ CORRUPTIONS: dict[str, Corruption] = {
 def corrupt(images: Num[Tensor, "N C H W"], name: str, severity: int, seed: int = 0) -> UInt8[Tensor, "N C H W"]:
     """Corrupt images at one of five severities.
 
-    The result depends on the images, their order, the name, the severity and the seed alone: not on the device (but
-    for rounding), and the first n results are those of the first n images.
+    The result is a function of the images, their order, the name, the severity and the seed. Up to rounding it does not depend on
+    the device, and the first n results are those of the first n images.
 
     Args:
         images: (N, C, H, W) uint8 or floating point in [0, 1], on any device; "jpeg" needs 1 or 3 channels and Pillow.
-        name: a key of ``CORRUPTIONS``.
+        name: Name of the corruption, a key of ``CORRUPTIONS``.
         severity: 1 (mild) to 5 (strong).
-        seed: seed of the noise, at least 0; the other corruptions are deterministic.
+        seed: Seed of the noise, at least 0; the other corruptions are deterministic.
 
     Returns:
         (N, C, H, W) uint8 on the device of ``images``, rounded to the nearest level.
@@ -183,9 +185,9 @@ def corrupt(images: Num[Tensor, "N C H W"], name: str, severity: int, seed: int 
     if name not in CORRUPTIONS:
         raise InputError(unknown_name("corruption", name, CORRUPTIONS))
     if isinstance(severity, bool) or severity not in range(1, 6):
-        raise InputError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}.")
+        raise InputError(f"severity must be 1, 2, 3, 4 or 5, not {severity!r}")
     if seed < 0:
-        raise InputError(f"seed must be at least 0, got {seed}.")
+        raise InputError(f"seed must be at least 0, not {seed}")
     corruption = CORRUPTIONS[name]
     generator = torch.Generator().manual_seed(seed)
     blocks = (_to_float(block) for block in torch.split(images, _CORRUPTION_BLOCK))
@@ -195,18 +197,15 @@ def corrupt(images: Num[Tensor, "N C H W"], name: str, severity: int, seed: int 
 
 def _check_images(images: Tensor) -> None:
     if not isinstance(images, Tensor):
-        raise InputError(f"images must be a torch.Tensor, got {type(images).__name__}: wrap them with torch.as_tensor.")
+        raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}: convert them with torch.as_tensor")
     if images.ndim != 4 or images.numel() == 0:
-        raise InputError(f"images must have shape (N, C, H, W) and not be empty, got {tuple(images.shape)}.")
-    if images.dtype == torch.uint8:
-        return
-    if not images.is_floating_point():
-        raise InputError(f"images must be uint8, or floating point in [0, 1], got {images.dtype}.")
-    if not bool(((images >= 0) & (images <= 1)).all()):
-        raise InputError(
-            f"floating-point images must lie in [0, 1], got values in [{images.min().item():.6g}, "
-            f"{images.max().item():.6g}]: shift images before they are normalised."
-        )
+        raise InputError(f"images must have shape (N, C, H, W) and not be empty, not {tuple(images.shape)}")
+    if images.is_floating_point() and bool(images.isnan().any()):
+        raise InputError("images must lie in [0, 1], but some pixels are NaN")
+    try:
+        check_pixels(images)
+    except InputError as error:
+        raise InputError(f"{error}; rotate and corrupt images before they are normalised") from error
 
 
 def _to_float(images: Tensor) -> Float[Tensor, "N C H W"]:
@@ -215,11 +214,3 @@ def _to_float(images: Tensor) -> Float[Tensor, "N C H W"]:
 
 def _to_uint8(images: Float[Tensor, "N C H W"]) -> UInt8[Tensor, "N C H W"]:
     return (images.clamp(0, 1) * 255).round().to(torch.uint8)
-
-
-def _import_pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise missing_extra("Pillow", "images", "JPEG corruption") from error
-    return Image

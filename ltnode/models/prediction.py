@@ -1,9 +1,10 @@
-"""What a prediction is: the members at the sampled end-times, their average, and the uncertainty split in two."""
+"""What a prediction means: the members at the sampled end-times, their average, and the two parts of the uncertainty."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,20 +15,22 @@ from ltnode.typing import Float, Tensor
 _VARIANCE_FLOOR = 1e-12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """Predictive distribution of a batch.
 
-    Classification: ``probs = mean_s softmax(outputs_s)``; entropy in nats splits into the expected entropy of the members
+    Classification: ``probs = mean_s softmax(outputs_s)``; its entropy in nats is the sum of the expected entropy of the members
     (aleatoric) and the mutual information between label and end-time (epistemic).
-    Regression: ``mean`` and ``std`` over the members; the variance splits into ``noise_std^2`` (aleatoric) and ``std^2``
+    Regression: ``mean`` and ``std`` over the members; the total variance is the sum of ``noise_std^2`` (aleatoric) and ``std^2``
     (epistemic), and the entropy is that of the Gaussian with the total variance.
+
+    All quantities are computed in the dtype and on the device of ``outputs``; see `to`.
 
     Attributes:
         task: "classification" or "regression".
         outputs: (S, B, C) logits, or (S, B, 1) means, of every member.
-        times: (S,), or (S, B) where each input has its own end-times.
-        stats: Work of the solve behind it, of all passes for models with several; None for models without one.
+        times: End-times, (S,), or (S, B) if every input has its own.
+        stats: Work of the solve, summed over all passes for models that need several; None for models without a solve.
         noise: Standard deviation of the observation noise, 0-dim; None for classification.
     """
 
@@ -36,6 +39,25 @@ class Prediction:
     times: Float[Tensor, "S *batch"]
     stats: Stats | None = None
     noise: Tensor | None = None
+
+    def __repr__(self) -> str:
+        members, inputs, outputs = self.outputs.shape
+        classes = f", {outputs} classes" if self.task == "classification" else ""
+        return f"Prediction({self.task}: {inputs} inputs, {members} members{classes})"
+
+    @classmethod
+    def cat(cls, parts: Sequence[Prediction]) -> Prediction:
+        """Concatenate the predictions of several batches by one model; ``stats`` is None, since each batch has its own solve."""
+        first = parts[0]
+        shared = all(p.times.ndim == 1 and torch.equal(p.times, first.times) for p in parts)
+        per_input = (p.times if p.times.ndim == 2 else p.times[:, None].expand(p.outputs.shape[:2]) for p in parts)
+        times = first.times if shared else torch.cat(list(per_input), dim=1)
+        return cls(first.task, torch.cat([p.outputs for p in parts], dim=1), times, noise=first.noise)
+
+    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Prediction:
+        """Return the prediction in another dtype, in which all averages are then computed, or on another device."""
+        outputs, times = (value.to(dtype=dtype, device=device) for value in (self.outputs, self.times))
+        return replace(self, outputs=outputs, times=times, noise=None if self.noise is None else self.noise.to(outputs))
 
     def _require(self, task: str, name: str) -> None:
         if self.task != task:
@@ -52,7 +74,8 @@ class Prediction:
     def probs(self) -> Float[Tensor, "B C"]:
         """Averaged class probabilities."""
         self._require("classification", "probs")
-        return self.member_probs.mean(dim=0)
+        # Rounding can push a mean of probabilities slightly above 1.
+        return self.member_probs.mean(dim=0).clamp_max(1.0)
 
     @property
     def log_probs(self) -> Float[Tensor, "B C"]:
@@ -79,7 +102,7 @@ class Prediction:
 
     @property
     def std(self) -> Float[Tensor, "B"]:
-        """Standard deviation of the members (population form); observation noise is not in it."""
+        """Standard deviation over the members (population form), without the observation noise."""
         self._require("regression", "std")
         return self.member_means.std(dim=0, correction=0)
 
@@ -95,26 +118,32 @@ class Prediction:
         """``sqrt(std^2 + noise_std^2)``."""
         return (self.std.square() + self.noise_std.square()).sqrt()
 
+    def interval(self, coverage: float = 0.9) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+        """Ends of the central interval of the Gaussian with mean ``mean`` and standard deviation ``total_std``."""
+        half = torch.special.ndtri(torch.tensor((1 + coverage) / 2, dtype=torch.float64)).item() * self.total_std
+        return self.mean - half, self.mean + half
+
     @property
     def aleatoric(self) -> Float[Tensor, "B"]:
-        """Expected entropy of the members in nats; for regression the noise variance."""
+        """Expected entropy of the members in nats; for regression, the noise variance."""
         if self.task == "regression":
             return self.noise_std.square().expand(self.outputs.shape[1])
         log_p = torch.log_softmax(self.outputs, dim=-1)
-        return -(log_p.exp() * log_p).sum(dim=-1).mean(dim=0)
+        return (log_p.exp() * -log_p).sum(dim=-1).mean(dim=0)
 
     @property
     def epistemic(self) -> Float[Tensor, "B"]:
-        """Mutual information between label and end-time in nats; for regression the variance of the members."""
+        """Mutual information between label and end-time in nats; for regression, the variance over the members."""
         if self.task == "regression":
             return self.std.square()
         return (self.entropy - self.aleatoric).clamp_min(0.0)
 
     @property
     def entropy(self) -> Float[Tensor, "B"]:
-        """Entropy of the averaged prediction in nats; for regression of the moment-matched Gaussian."""
+        """Entropy of the averaged prediction in nats; for regression, that of the moment-matched Gaussian."""
         if self.task == "regression":
             variance = (self.epistemic + self.aleatoric).clamp_min(_VARIANCE_FLOOR)
             return 0.5 * torch.log(2 * math.pi * math.e * variance)
         log_p = self.log_probs
-        return -(log_p.exp() * log_p).sum(dim=-1)
+        # Rounding can push the entropy of a certain prediction slightly below 0.
+        return (log_p.exp() * -log_p).sum(dim=-1).clamp_min(0.0)

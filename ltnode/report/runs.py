@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ltnode import files as atomic
 from ltnode.errors import CheckpointError, InputError
 from ltnode.evaluation import ResultRow, read_provenance, read_rows
 from ltnode.models import Model
 from ltnode.report.naming import Variant
 from ltnode.training import Run, load
 from ltnode.training.config import FREE_ON_RESUME
-from ltnode.training.run import is_run_config
+from ltnode.training.run_config import read_run_config
 
 EVALUATION = "evaluation.json"
 """Where `ltnode evaluate` puts the results in a run folder."""
@@ -122,7 +121,7 @@ def _settings(folder: Path, provenance: dict[str, dict[str, Any]]) -> dict[str, 
     """Settings of training, model and evaluation, flat."""
     found = _flat("evaluation", provenance["made_with"]["options"])
     if (folder / "config.json").exists():
-        config = atomic.read_json(folder / "config.json", is_run_config, "a run folder")
+        config = read_run_config(folder, "a run folder")
         train = {key: value for key, value in (config.get("train") or {}).items() if key not in _NO_SETTINGS}
         model = {key: value for key, value in (config.get("model") or {}).items() if key == "options"}
         found |= _flat("train", train) | _flat("model", model)

@@ -1,7 +1,8 @@
-"""A trained model in use: a folder becomes something that predicts raw images and vectors, and says when to distrust it.
+"""A trained model in use: it opens a run folder, predicts raw images and vectors, and flags predictions not to be trusted.
 
-Read in this order: ``trained`` (the model), ``rows`` (what it says about one input), ``operating_point`` (when to distrust it),
-``calibration`` (how that point is chosen), ``images`` (bytes of unknown origin become pixels), ``inputs`` (files become batches).
+Read in this order: ``model`` (the trained model), ``data_facts`` (what it knows about its training data), ``rows`` (the
+prediction of one input), ``operating_point`` (when a prediction is flagged), ``calibration`` (how that point is chosen),
+``pixels`` (the rules for pixel values), ``images`` (decoding of untrusted files), ``inputs`` (batches from files and arrays).
 """
 
 from ltnode.trained.calibration import calibration_examples, choose_operating_point

@@ -1,4 +1,4 @@
-"""Which examples an operating point is chosen on, and the choice."""
+"""The examples on which an operating point is chosen, and the choice itself."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from pathlib import Path
 
 import torch
 
+from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError, unknown_name
-from ltnode.evaluation.protocols.held_out import calibration_halves
-from ltnode.evaluation.subject import Subject
-from ltnode.metrics import UncertaintySplit
-from ltnode.models import LatentTimeODE
+from ltnode.models import LatentTimeODE, Prediction
 from ltnode.trained.inputs import find_files, read_input
 from ltnode.trained.model import BATCH, TrainedModel
 from ltnode.trained.operating_point import DEFAULT_SCORE, OperatingPoint, operating_point
-from ltnode.trained.rows import class_uncertainty
+from ltnode.typing import Int, Tensor
+
+_HALVES = 3
+"""Keeps the split of the test set apart from other random numbers of the same seed."""
 
 
 def choose_operating_point(
@@ -31,20 +32,21 @@ def choose_operating_point(
     data: str | None = None,
     on_predicted: Callable[[int], None] = lambda examples: None,
 ) -> OperatingPoint:
-    """Thresholds at which a classifier answers ``coverage`` of some examples, and accepts ``ood_keeps`` of them as its own.
+    """Choose the thresholds at which a classifier answers ``coverage`` of some examples and accepts ``ood_keeps`` of them.
 
     Args:
         trained: The classifier.
-        split: Raw examples of the training distribution that the training did not see, with labels.
-        coverage: Share to be answered, in (0, 1].
+        split: Raw labelled examples of the training distribution that training did not see.
+        coverage: Share of the examples to answer, in (0, 1].
         ood_score: "max_probability", "entropy" or "mutual_information".
-        ood_keeps: Share to be accepted, in (0, 1].
-        samples: End-times per prediction.
-        data: What the examples are, in words.
-        on_predicted: Called with the number of examples of every predicted batch.
+        ood_keeps: Share of the examples to accept as in-distribution, in (0, 1].
+        samples: Number of end-times per prediction.
+        data: Description of the examples.
+        on_predicted: Called after every batch with the number of its examples.
 
     Raises:
-        InputError: A regression model, no examples, labels out of range, an unknown score, an impossible share.
+        InputError: The model is for regression, there are no examples, a label is out of range, the score is unknown, or a share
+            is not in (0, 1].
     """
     if trained.task != "classification":
         raise InputError(f"{trained.name} is a regression model: its predictions carry an interval and have no operating point")
@@ -53,17 +55,12 @@ def choose_operating_point(
         raise InputError(f"{trained.name} has a fixed end-time, so its mutual information is always 0: choose another score")
     if not len(split):
         raise InputError("an operating point needs examples to be chosen on: the split is empty")
-    probs, totals, aleatoric, epistemic = [], [], [], []
+    parts = []
     for raw in torch.split(split.x, BATCH):
-        mean, uncertainty = class_uncertainty(trained.predict(raw, samples))
-        probs.append(mean)
-        totals.append(uncertainty.total)
-        aleatoric.append(uncertainty.aleatoric)
-        epistemic.append(uncertainty.epistemic)
+        parts.append(trained.predict(raw, samples))
         on_predicted(len(raw))
     return operating_point(
-        torch.cat(probs),
-        UncertaintySplit(torch.cat(totals), torch.cat(aleatoric), torch.cat(epistemic)),
+        Prediction.cat(parts).to(torch.float64, "cpu"),
         split.y.cpu(),
         data=data or f"{len(split)} examples",
         coverage=coverage,
@@ -77,61 +74,66 @@ def choose_operating_point(
 def calibration_examples(
     trained: TrainedModel, data: Dataset | Path | str | None = None, limit: int | None = None
 ) -> tuple[Split, str]:
-    """The examples on which a model's operating point is to be chosen, raw, and what they are, in words.
+    """Find the raw examples on which a model's operating point is to be chosen, and describe them.
 
-    They are those that training held out for validation; without them a half of the test set, the same one that the
-    evaluation calibrates on, so that nothing is ever measured where a threshold was chosen.
+    They are the examples that training held out for validation. If it held out none, they are one half of the test set: the same
+    half that the evaluation calibrates on, so that no result is measured on examples that a threshold was chosen on.
 
     Args:
-        trained: A model from a folder.
-        data: The data set or its name; a folder that holds a folder of images per class, all of which are used; None takes
-            the data set that the run records.
-        limit: Use only so many examples, drawn at random (seed 0).
+        trained: The model.
+        data: The data set or its name; or a folder that contains one folder of images per class; None loads the data set that the
+            run records.
+        limit: Use at most this many examples, drawn at random (seed 0).
 
     Raises:
-        InputError: The data are not told, do not fit the model, or their classes are not the model's.
+        InputError: The data set is unknown or does not fit the model, or a class is not one of the model's.
     """
     if isinstance(data, Path) or (isinstance(data, str) and Path(data).is_dir()):
         split = labelled_images(Path(data), trained)
-        words = f"{{n}} labelled images of the folder {Path(data).resolve().name}"
+        description = f"{{n}} labelled images of the folder {Path(data).resolve().name}"
     else:
-        split, words = _recorded_examples(trained, data)
+        split, description = _held_out_examples(trained, trained.dataset(data))
     if limit is not None and limit < len(split):
         chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:limit]
         split = split.select(chosen.sort().values)
-    return split, words.format(n=len(split))
+    return split, description.format(n=len(split))
 
 
-def _recorded_examples(trained: TrainedModel, data: Dataset | str | None) -> tuple[Split, str]:
-    if trained.path is None:
-        raise InputError("a model from memory has no record of its training: pass the examples to choose_operating_point")
-    subject = Subject.of(trained.path, data, "cpu")
-    validation = subject.validation_split()
+def _held_out_examples(trained: TrainedModel, dataset: Dataset) -> tuple[Split, str]:
+    validation = trained.validation_split(dataset)
     if validation is not None:
-        assert subject.config is not None
-        fraction, seed = subject.config.validation_fraction, subject.config.seed
-        words = f"{{n}} validation examples of {subject.data.name} that training held out (share {fraction:g}, seed {seed})"
-        return validation, words
-    if len(subject.data.test) < 2:
-        raise InputError(
-            "an operating point needs held-out examples: train with validation_fraction > 0, or use 2 test examples or more"
+        assert trained.config is not None
+        fraction, seed = trained.config.validation_fraction, trained.config.seed
+        return validation, (
+            f"{{n}} validation examples of {dataset.name} that training held out (share {fraction:g}, seed {seed})"
         )
-    first, second = calibration_halves(len(subject.data.test))
-    return subject.data.test.select(first), (
-        f"{{n}} test examples of {subject.data.name} out of the fixed random half of {len(first)} that the evaluation "
+    if len(dataset.test) < 2:
+        raise InputError(
+            "an operating point needs held-out examples: train with validation_fraction > 0, or use at least 2 test examples"
+        )
+    first, second = calibration_halves(len(dataset.test))
+    return dataset.test.select(first), (
+        f"{{n}} test examples of {dataset.name} out of the fixed random half of {len(first)} that the evaluation "
         f"calibrates on, as training held nothing out: report no results on that half, only on the other {len(second)}"
     )
 
 
+def calibration_halves(n: int, draw_seed: int = 0) -> tuple[Int[Tensor, " a"], Int[Tensor, " b"]]:
+    """Positions of a random half of n test examples to calibrate on, and of the others to measure on, each ascending."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(hash_counters(draw_seed, _HALVES) >> 1))
+    first, second = (half.sort().values for half in order.tensor_split(2))
+    return first, second
+
+
 def labelled_images(folder: Path, trained: TrainedModel) -> Split:
-    """All images of ``folder/CLASS``, converted to the model's shape; every CLASS must be one of the model's.
+    """Read all images of ``folder/CLASS``, converted to the model's shape; every CLASS must be a class of the model.
 
     Raises:
-        InputError: There are none, a class is unknown, or a file is no image.
+        InputError: There are no images, a class is unknown, or a file is not an image.
     """
     classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
-        raise InputError(f"{folder} holds no folders; put the images of each class into a folder named after the class")
+        raise InputError(f"{folder} contains no folders; put the images of each class into a folder named after the class")
     pixels, labels = [], []
     for entry in classes:
         if entry.name not in trained.class_names:

@@ -1,7 +1,7 @@
-"""Bytes of unknown origin become pixels of a network's shape, or an error that says why not.
+"""Decode untrusted image files into pixels of a network's shape, or say why that is impossible.
 
-This is a security boundary: a server hands it what strangers send. Only listed formats are tried, the number of pixels is read
-from the header before anything is decoded, and nothing outside of the given bytes is opened.
+This is a security boundary, because a server passes on what strangers send. Only the listed formats are tried, the number of
+pixels is read from the header before anything is decoded, and nothing but the given bytes is opened.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ltnode.errors import InputError, missing_extra
 from ltnode.typing import Tensor, UInt8
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
-"""What browsers show."""
+"""The formats that browsers show."""
 LOCAL_FORMATS = (*FORMATS, "TIFF")
-"""For files of one's own: TIFF is a large family with a large decoder."""
+"""Formats for local files: TIFF is a large family with a large decoder, so it is not tried for uploads."""
 MAX_PIXELS = 50_000_000
 _ORIENTATION = 0x0112
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
@@ -30,11 +30,11 @@ _WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 
 @dataclass(frozen=True, eq=False)
 class DecodedImage:
-    """Pixels as a network takes them, and what was done to get them.
+    """Pixels in the shape that a network takes, and the conversions that were needed.
 
     Attributes:
-        pixels: Raw values 0..255.
-        notes: Every change in words, in the order in which they were made; empty for an image that fitted as it was.
+        pixels: Raw values in 0..255.
+        notes: Description of every conversion, in order; empty if the image already had the right shape.
     """
 
     pixels: UInt8[Tensor, "C H W"]
@@ -44,61 +44,48 @@ class DecodedImage:
 def decode_image(
     data: bytes, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS
 ) -> DecodedImage:
-    """An image file as pixels of a shape.
+    """Decode an image file into pixels of a given shape.
 
-    It is turned as its camera was held, laid over white where it is transparent, made grey or RGB as the shape wants, cropped
-    to the shape's proportions about its centre and scaled (bilinear with a filter as wide as the reduction), exactly as
-    `ltnode.data.from_folder` does. Of an animation the first frame counts. Dark and bright are never exchanged.
+    The image is rotated upright by its EXIF orientation, composited over white where it is transparent, converted to grey or RGB,
+    centre-cropped to the aspect ratio of the shape and resized (bilinear with antialiasing), exactly as `ltnode.data.from_folder`
+    does. Only the first frame of an animation is used. Brightness is never inverted.
 
     Args:
         data: Content of the file.
-        shape: (C, H, W) with C of 1 or 3.
-        max_pixels: Of the file, before scaling.
+        shape: (C, H, W) with 1 or 3 channels.
+        max_pixels: Largest number of pixels of the file, before resizing.
         formats: Pillow's names of the formats that may be tried.
 
     Raises:
-        InputError: The bytes are no such image, are damaged, or hold too many pixels.
+        InputError: The bytes are not an image in one of the formats, are damaged, or hold too many pixels.
         MissingExtraError: Pillow is not installed.
     """
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise missing_extra("Pillow", "images", "reading image files") from error
+    pillow("reading image files")
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise InputError(f"image files hold 1 or 3 channels, but the network takes inputs of shape {shape}; give arrays instead")
     if not data:
         raise InputError("the file is empty")
     _check_webp_size(data, max_pixels)
-    try:
-        picture = Image.open(io.BytesIO(data), formats=formats)
-    except UnidentifiedImageError:
-        raise InputError(f"this is no image in one of the formats {', '.join(formats)}, or its header is damaged") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise InputError(_too_large("too many", max_pixels)) from None
-    except Exception as error:  # whatever a parser met in a hostile header
-        raise InputError(f"the image is damaged: {_reason(error)}") from error
-    with picture:
+    with _opened(data, max_pixels, formats) as picture:
         _check_size(picture.size, max_pixels)
         try:
             return _converted(picture, shape, max_pixels)
         except InputError:
             raise
-        except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, ...: all of them mean bad bytes
-            raise InputError(f"the image is damaged or cut off: {_reason(error)}") from error
+        except Exception as error:  # decoders raise OSError, SyntaxError, struct.error, ...: all of them mean damaged bytes
+            raise InputError(f"the image is damaged or truncated: {_reason(error)}") from error
 
 
 def to_png(pixels: UInt8[Tensor, "C H W"]) -> bytes:
-    """Pixels of 1 or 3 channels as a PNG file.
+    """Encode pixels with 1 or 3 channels as a PNG file.
 
     Raises:
+        InputError: There is another number of channels.
         MissingExtraError: Pillow is not installed.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise missing_extra("Pillow", "images", "writing image files") from error
+    Image = pillow("writing image files")
     if pixels.shape[0] not in (1, 3):
-        raise InputError(f"a PNG file holds 1 or 3 channels, not the {pixels.shape[0]} of shape {tuple(pixels.shape)}")
+        raise InputError(f"a PNG file holds 1 or 3 channels, but the pixels have shape {tuple(pixels.shape)}")
     array = pixels.cpu().numpy()
     picture = Image.fromarray(np.ascontiguousarray(array[0] if len(array) == 1 else array.transpose(1, 2, 0)))
     file = io.BytesIO()
@@ -106,27 +93,54 @@ def to_png(pixels: UInt8[Tensor, "C H W"]) -> bytes:
     return file.getvalue()
 
 
+def pillow(purpose: str) -> Any:
+    """The module ``PIL.Image``.
+
+    Raises:
+        MissingExtraError: Pillow is not installed; the message names the purpose.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise missing_extra("Pillow", "images", purpose) from error
+    return Image
+
+
+def _opened(data: bytes, max_pixels: int, formats: tuple[str, ...]) -> Any:
+    """The image with its header parsed and its pixels not decoded yet."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        return Image.open(io.BytesIO(data), formats=formats)
+    except UnidentifiedImageError:
+        raise InputError(f"this is not an image in one of the formats {', '.join(formats)}, or its header is damaged") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise InputError(_too_large("too many", max_pixels)) from None
+    except Exception as error:  # whatever a parser raises for a hostile header
+        raise InputError(f"the image is damaged: {_reason(error)}") from error
+
+
 def _converted(picture: Any, shape: tuple[int, ...], max_pixels: int) -> DecodedImage:
     notes: list[str] = []
-    animated = bool(getattr(picture, "is_animated", False))  # before loading: it moves to the next frame and back
+    animated = bool(getattr(picture, "is_animated", False))  # ask before loading: it seeks to the next frame and back
     deep = any(";16" in str(tile[-1]) for tile in picture.tile) or picture.mode.startswith("I;16")
     picture.load()
     _check_size(picture.size, max_pixels)  # the frames of an animation may be larger than its header says
     if animated:
-        notes.append("several frames: the first one")
-    plain = _eight_bits(_turned(picture, notes), deep, notes)
-    plain = _channels(plain, shape[0], notes)
-    plain = _scaled(plain, (shape[2], shape[1]), notes)
-    pixels: NDArray[np.uint8] = np.array(plain)  # a copy: Pillow's own buffer is read-only
+        notes.append("animation: only the first frame is used")
+    plain = _eight_bits(_upright(picture, notes), deep, notes)
+    plain = _with_channels(plain, shape[0], notes)
+    plain = _resized(plain, (shape[2], shape[1]), notes)
+    pixels: NDArray[np.uint8] = np.array(plain)  # a copy, since Pillow's buffer is read-only
     pixels = pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
     return DecodedImage(torch.from_numpy(pixels), tuple(notes))
 
 
-def _turned(picture: Any, notes: list[str]) -> Any:
-    """The picture as the camera was held."""
+def _upright(picture: Any, notes: list[str]) -> Any:
+    """Rotate or flip the picture as its EXIF orientation says."""
     from PIL import Image
 
-    turns = {
+    transposes = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,
         4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -136,23 +150,23 @@ def _turned(picture: Any, notes: list[str]) -> Any:
         8: Image.Transpose.ROTATE_90,
     }
     try:
-        turn = turns.get(orientation := picture.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged remarks of a camera are no reason to refuse its picture
-        notes.append("EXIF remarks cannot be read")
+        transpose = transposes.get(orientation := picture.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF data are no reason to refuse the picture
+        notes.append("EXIF data cannot be read")
         return picture
-    if turn is None:
+    if transpose is None:
         return picture
-    notes.append(f"turned upright (EXIF orientation {orientation})")
-    return picture.transpose(turn)
+    notes.append(f"rotated upright (EXIF orientation {orientation})")
+    return picture.transpose(transpose)
 
 
 def _eight_bits(picture: Any, deep: bool, notes: list[str]) -> Any:
-    """The picture in one of the modes L and RGB."""
+    """Convert the picture to 8 bits without transparency, in mode L or RGB."""
     from PIL import Image
 
     if picture.mode == "F" or (picture.mode == "I" and not (deep or picture.format == "PNG")):
         raise InputError(
-            f"pixels of 32 bits (Pillow's mode {picture.mode}) have no certain range; save them with 8 bits, or as .npy"
+            f"pixels of 32 bits (Pillow mode {picture.mode}) have an unknown range; save the image with 8 bits, or as .npy"
         )
     if deep or picture.mode == "I":
         notes.append("16 bits -> 8 bits")
@@ -161,20 +175,20 @@ def _eight_bits(picture: Any, deep: bool, notes: list[str]) -> Any:
         return Image.fromarray(((values + 128) // 257).clip(0, 255).astype(np.uint8))
     transparent = picture.mode in _WITH_ALPHA or "transparency" in picture.info
     if picture.mode == "P":
-        notes.append("palette -> colours")
+        notes.append("palette -> RGB")
     elif picture.mode not in ("1", "L", "RGB", *_WITH_ALPHA):
         notes.append(f"{picture.mode} -> RGB")
     grey = picture.mode in _GREY
     if transparent:
         layer = _in_mode(picture, "RGBA")
         if layer.getextrema()[3][0] < 255:
-            notes.append("transparent parts over white")
+            notes.append("transparency filled with white")
             white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
             picture = Image.alpha_composite(white, layer)
     return _in_mode(picture, "L" if grey else "RGB")
 
 
-def _channels(picture: Any, channels: int, notes: list[str]) -> Any:
+def _with_channels(picture: Any, channels: int, notes: list[str]) -> Any:
     mode = "L" if channels == 1 else "RGB"
     if picture.mode != mode:
         notes.append("colour -> grey" if mode == "L" else "grey -> three equal channels")
@@ -182,12 +196,12 @@ def _channels(picture: Any, channels: int, notes: list[str]) -> Any:
 
 
 def _in_mode(picture: Any, mode: str) -> Any:
-    # Pillow's convert copies also where nothing is to be done, and these pictures may be large.
+    # Pillow's convert copies even if the mode is unchanged, and these pictures may be large.
     return picture if picture.mode == mode else picture.convert(mode)
 
 
-def _scaled(picture: Any, size: tuple[int, int], notes: list[str]) -> Any:
-    """Cropped about the centre to the proportions of (width, height), and scaled."""
+def _resized(picture: Any, size: tuple[int, int], notes: list[str]) -> Any:
+    """Centre-crop the picture to the aspect ratio of (width, height), and resize it."""
     from PIL import Image, ImageOps
 
     if picture.size == size:
@@ -196,7 +210,7 @@ def _scaled(picture: Any, size: tuple[int, int], notes: list[str]) -> Any:
     scale = min(width / size[0], height / size[1])
     kept = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
     if kept != picture.size:
-        notes.append(f"cropped about the centre {width}x{height} -> {kept[0]}x{kept[1]}")
+        notes.append(f"centre-cropped {width}x{height} -> {kept[0]}x{kept[1]}")
     if kept != size:
         notes.append(f"resized {kept[0]}x{kept[1]} -> {size[0]}x{size[1]}")
     return ImageOps.fit(picture, size, Image.Resampling.BILINEAR)
@@ -205,18 +219,17 @@ def _scaled(picture: Any, size: tuple[int, int], notes: list[str]) -> Any:
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
     width, height = size
     if width < 1 or height < 1:
-        raise InputError(f"the image has no pixels: it is {width}x{height}")
+        raise InputError(f"the image has no pixels: its size is {width}x{height}")
     if width * height > max_pixels:
-        raise InputError(_too_large(f"{width}x{height} =", max_pixels, width * height))
+        raise InputError(_too_large(f"{width}x{height} = {width * height:,}", max_pixels))
 
 
-def _too_large(what: str, max_pixels: int, found: int | None = None) -> str:
-    number = "" if found is None else f" {found:,}"
-    return f"the image holds {what}{number} pixels; at most {max_pixels:,} are allowed: scale it down first"
+def _too_large(number: str, max_pixels: int) -> str:
+    return f"the image has {number} pixels; at most {max_pixels:,} are allowed: scale it down first"
 
 
 def _check_webp_size(data: bytes, max_pixels: int) -> None:
-    """Pillow's WebP reader reserves the whole canvas before anybody can ask for its size: read it from the first chunk."""
+    """Read the size of a WebP file from its first chunk, since Pillow allocates the whole canvas before it tells the size."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
         return
     match data[12:16]:
@@ -233,5 +246,6 @@ def _check_webp_size(data: bytes, max_pixels: int) -> None:
 
 
 def _reason(error: Exception) -> str:
-    known = isinstance(error, struct.error)
-    return "a header that ends too early" if known else " ".join(str(error).split())[:200] or type(error).__name__
+    if isinstance(error, struct.error):
+        return "the header ends too early"
+    return " ".join(str(error).split())[:200] or type(error).__name__

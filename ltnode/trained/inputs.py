@@ -1,4 +1,4 @@
-"""Files become raw batches: images, folders of images, .npy arrays, .csv tables."""
+"""Raw batches from files and arrays: images, folders of images, .npy arrays and .csv tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ltnode.errors import InputError
 from ltnode.trained.images import LOCAL_FORMATS, MAX_PIXELS, decode_image
-from ltnode.trained.model import check_pixels
+from ltnode.trained.pixels import pixel_tensor
 from ltnode.typing import Num, Tensor
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".bmp", ".gif", ".webp", ".tif", ".tiff")
@@ -25,12 +25,12 @@ _DELIMITERS = ("\t", ";", ",")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Raw inputs of one file.
+    """Raw inputs from one file.
 
     Attributes:
-        names: Of every input: the file, with the position in it where it holds several.
-        raw: As `TrainedModel.prepare` takes them.
-        notes: What was done to them.
+        names: Name of every input: the file, and the position in the file if it holds several inputs.
+        raw: The inputs, as `TrainedModel.prepare` takes them.
+        notes: Description of the conversions.
     """
 
     names: tuple[str, ...]
@@ -39,20 +39,21 @@ class Batch:
 
 
 def find_files(path: Path) -> list[Path]:
-    """A file itself; of a folder all images in it and below, by name.
+    """A file itself, or all images in a folder and its subfolders, sorted by name.
 
     Raises:
-        InputError: There is nothing, or no image in the folder.
+        InputError: The folder contains no images.
     """
     if not path.is_dir():
         return [path]
-    entries = sorted(path.rglob("*"))
-    found = [
-        entry for entry in entries if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file() and not _hidden(entry, path)
+    images = [
+        entry
+        for entry in sorted(path.rglob("*"))
+        if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file() and not _hidden(entry, path)
     ]
-    if not found:
-        raise InputError(f"{path} holds no images ({', '.join(IMAGE_SUFFIXES)})")
-    return found
+    if not images:
+        raise InputError(f"{path} contains no images ({', '.join(IMAGE_SUFFIXES)})")
+    return images
 
 
 def _hidden(entry: Path, folder: Path) -> bool:
@@ -60,15 +61,15 @@ def _hidden(entry: Path, folder: Path) -> bool:
 
 
 def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS) -> Batch:
-    """The inputs of one file for a network that takes inputs of a shape.
+    """Read the inputs in one file, for a network that takes inputs of a given shape.
 
     Args:
-        path: ``.npy``: one input or a batch; ``.csv``: one vector per line, a header is optional; anything else: an image.
+        path: ``.npy`` file with one input or a batch, ``.csv`` file with one vector per line and an optional header, or an image.
         shape: (C, H, W) or (D,).
-        max_pixels: Largest image.
+        max_pixels: Largest number of pixels of an image.
 
     Raises:
-        InputError: It is missing, not what it should be, or of another shape; the message names the file.
+        InputError: The file is missing, damaged, or of another shape; the message names the file.
     """
     try:
         content = path.read_bytes()
@@ -95,64 +96,57 @@ def _numbered(name: str, n: int) -> tuple[str, ...]:
 
 
 def _read_npy(content: bytes) -> NDArray[Any]:
-    # Not numpy.load, which also takes zip archives and, by their first bytes, pickles.
+    # numpy.load would also accept zip archives and, depending on the first bytes, pickles.
     try:
         return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except Exception as error:  # the header is parsed as a Python literal: it may raise nearly anything
+    except Exception as error:  # the header is parsed as a Python literal, so nearly any exception is possible
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"this is no array of numbers in NumPy's .npy format ({reason})") from error
+        raise InputError(f"this is not a numeric array in NumPy's .npy format ({reason})") from error
 
 
 def batch_of_array(array: NDArray[Any], shape: tuple[int, ...]) -> Num[Tensor, "B *shape"]:
-    """A numeric array as a raw batch: one input or several.
+    """Convert a numeric array with one input or several to a raw batch.
 
     Args:
-        array: (C, H, W) or (B, C, H, W), where C is 1 also without it; (D,) or (B, D), where D is 1 also (B,). Whole numbers
-            0..255 are pixels, as are floats in [0, 1].
+        array: (C, H, W) or (B, C, H, W), where an axis of one channel may be missing; (D,) or (B, D), or (B,) if D is 1. Pixels
+            are integers in 0..255 or floats in [0, 1].
         shape: (C, H, W) or (D,).
 
     Raises:
-        InputError: Other shapes, types or values.
+        InputError: The array has another shape or dtype, or its values are out of range.
     """
     if array.dtype.kind not in "iuf":
-        raise InputError(f"the array holds {array.dtype}; numbers are needed")
+        raise InputError(f"the array must hold real numbers, not {array.dtype}")
     given = array.shape
     if array.size == 0:
-        raise InputError(f"the array of shape {given} holds nothing")
+        raise InputError(f"the array of shape {given} is empty")
     if shape[0] == 1 and given in (shape[1:], (*given[:1], *shape[1:])):
         array = array.reshape(-1, *shape)
     elif given == shape:
         array = array[None]
     if array.shape[1:] != shape:
-        one = ", ".join(str(n) for n in shape)
-        raise InputError(f"the array has shape {given}; the model takes ({one}{',' if len(shape) == 1 else ''}) or (B, {one})")
+        sizes = ", ".join(str(n) for n in shape)
+        comma = "," if len(shape) == 1 else ""
+        raise InputError(f"the array must have shape ({sizes}{comma}) or (B, {sizes}), not {given}")
     if not np.isfinite(array).all():
         raise InputError(f"NaN or inf in {int((~np.isfinite(array)).sum())} of {array.size} places; remove or impute them")
-    if len(shape) == 1:
-        return torch.from_numpy(array.astype(np.float64))
-    if array.dtype.kind == "f":
-        raw = torch.from_numpy(array.astype(np.float32))
-        check_pixels(raw)
-        return raw
-    if array.min() < 0 or array.max() > 255:
-        raise InputError(f"pixels that are whole numbers must lie in 0..255, found {array.min()} to {array.max()}")
-    return torch.from_numpy(array.astype(np.uint8))
+    return torch.from_numpy(array.astype(np.float64)) if len(shape) == 1 else pixel_tensor(array)
 
 
 def read_csv(content: bytes, shape: tuple[int, ...]) -> tuple[Num[Tensor, "B D"], list[int]]:
-    """The vectors of a table with commas, semicolons or tabs, and the lines (from 1) that they stand in.
+    """Read the vectors of a table with commas, semicolons or tabs, and the numbers of their lines (from 1).
 
-    A first line in which no cell is a number is a header; empty lines are left out.
+    The first line is a header if none of its cells is a number; empty lines are skipped.
 
     Raises:
-        InputError: The model takes images, a line has another number of columns, a cell is no finite number.
+        InputError: The model takes images, a line has another number of columns, or a cell is not a finite number.
     """
     if len(shape) != 1:
         raise InputError(f"a table holds vectors, but the model takes images of shape {shape}: give image files or .npy arrays")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"this is no text in UTF-8 ({error.reason} at byte {error.start})") from error
+        raise InputError(f"this is not a UTF-8 text file ({error.reason} at byte {error.start})") from error
     first = text.lstrip().partition("\n")[0]
     delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
     vectors: list[list[float]] = []
@@ -165,9 +159,9 @@ def read_csv(content: bytes, shape: tuple[int, ...]) -> tuple[Num[Tensor, "B D"]
             vectors.append([_finite(cell, line, column) for column, cell in enumerate(cells, 1)])
             lines.append(line)
     except csv.Error as error:
-        raise InputError(f"this is no table ({error})") from error
+        raise InputError(f"this is not a table ({error})") from error
     if not vectors:
-        raise InputError("the table holds no numbers")
+        raise InputError("the table contains no numbers")
     return torch.tensor(vectors, dtype=torch.float64), lines
 
 
@@ -178,10 +172,10 @@ def _filled_lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, cells
 
 
-def _check_columns(line: int, found: int, wanted: int) -> None:
-    if found != wanted:
-        hint = "; leave out the target" if found == wanted + 1 else ""
-        raise InputError(f"line {line} has {found} columns, but the model takes {wanted}{hint}")
+def _check_columns(line: int, columns: int, expected: int) -> None:
+    if columns != expected:
+        hint = "; leave out the target" if columns == expected + 1 else ""
+        raise InputError(f"line {line} must have {expected} columns, not {columns}{hint}")
 
 
 def _number(cell: str) -> float | None:

@@ -1,52 +1,59 @@
-"""A trained model with all that it takes to use it on raw inputs."""
+"""A trained model with everything needed to use it on raw inputs."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
-from ltnode import files as atomic
+from ltnode.data import Dataset, Normalisation, Split
 from ltnode.data import load as load_data
-from ltnode.data.augment import Normalisation
-from ltnode.data.specs import SPECS
+from ltnode.data import names as data_names
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.contract import Draw, Task
+from ltnode.trained.data_facts import DataFacts
+from ltnode.trained.inputs import batch_of_array
 from ltnode.trained.operating_point import OperatingPoint
+from ltnode.trained.pixels import check_pixels
 from ltnode.trained.rows import END_TIME_LEVELS, PredictionRow, classification_rows, regression_rows
-from ltnode.training import load, tensor_file
+from ltnode.training import Run, TrainConfig, load, tensor_file
+from ltnode.training.batches import check_fit
 from ltnode.training.checkpoint import model_tensors
-from ltnode.training.run import is_run_config
+from ltnode.training.run_config import CONFIG, read_run_config
 from ltnode.typing import Float, Num, Tensor
 
 _LOG = logging.getLogger("ltnode")
 BATCH = 128
-"""Inputs that are predicted together; a prediction does not depend on it."""
-_ROUNDING = 1e-3
-"""How far a float pixel may lie outside of [0, 1], after interpolation for instance."""
+"""Number of inputs that are predicted together; predictions do not depend on it."""
+
+Raw = Num[Tensor, "B *shape"] | NDArray[Any]
+"""Raw inputs: images (B, C, H, W), uint8 or float in [0, 1], or vectors (B, D)."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A model, the raw inputs that it takes, and what its answers mean.
+    """A model, the raw inputs that it takes, the meaning of its answers, and the record of its training.
 
     Attributes:
-        name: Name of its folder.
-        path: The folder; None for a model from memory.
-        model: In eval mode.
-        shape: Of one input: (C, H, W) or (D,).
+        name: Name of its folder; for a model in memory, the name of the model.
+        path: The folder; None for a model in memory.
+        model: The network.
+        shape: Shape of one input, (C, H, W) or (D,).
         task: "classification" or "regression".
-        class_names: One per class; empty for regression.
-        normalise: From raw to network input; None leaves floats as they are and maps uint8 to [0, 1].
-        operating_point: When to distrust it; None if none was chosen.
+        class_names: One name per class; empty for regression.
+        normalise: Mapping from raw values to network inputs; None keeps floats unchanged and scales uint8 to [0, 1].
+        operating_point: Thresholds above which its predictions are flagged; None if none were chosen.
         data: Name of the data set that it was trained on; None if unknown.
+        train: Training configuration as config.json records it; None for a model without a record of its training.
     """
 
     name: str
@@ -58,104 +65,208 @@ class TrainedModel:
     normalise: Normalisation | None
     operating_point: OperatingPoint | None
     data: str | None
+    train: Mapping[str, Any] | None = None
 
     @classmethod
-    def open(cls, folder: Path | str, device: str = "cpu", data: str | None = None) -> TrainedModel:
-        """The model of a run folder, or of a folder that `ltnode.save` wrote; reads safetensors and JSON only.
+    def open(cls, folder: Path | str, device: str = "cpu", data: Dataset | str | None = None) -> TrainedModel:
+        """Open a run folder, or a folder that `ltnode.save` wrote; only safetensors and JSON files are read.
 
         Args:
             folder: The folder.
             device: "auto", "cpu", "cuda" or "cuda:N".
-            data: Name of a data set whose classes and normalisation hold where the folder records none.
+            data: Data set, or its name, whose classes and normalisation apply if the folder records none.
 
         Raises:
-            CheckpointError: The folder is missing, foreign, unfinished or damaged.
-            ConfigError: The device is unknown or not there.
-            InputError: Unknown data set.
+            CheckpointError: The folder is missing, damaged, not written by ltnode, or holds an unfinished run.
+            ConfigError: The device is unknown or not available.
+            InputError: No data set has this name.
         """
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-            raise ConfigError(f"device = {device!r} is unknown; choose 'auto', 'cpu', 'cuda' or 'cuda:N'")
+            raise ConfigError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', not {device!r}")
         path = Path(folder)
         model = load(path, device=choose_device(device))
-        config: Mapping[str, Any] = atomic.read_json(path / "config.json", is_run_config, "an ltnode run or model")
-        facts = config.get("data")
-        if facts is None:
-            facts = _facts_of(data)
-            if data is None:
-                _LOG.warning(
-                    "%s records neither classes nor normalisation, as it is not a training run: inputs are taken as they are. "
-                    "Name the data set to use those of its training",
-                    path,
-                )
+        config = read_run_config(path)
+        record = config.get("data")
+        if record is None and data is None:
+            _LOG.warning(
+                "%s is a saved model, not a training run, and records neither classes nor normalisation, so inputs are not "
+                "normalised. Name the data set of its training to use the constants of that data set",
+                path,
+            )
         try:
-            return cls._described(path, model, facts)
+            return cls._assembled(path.resolve().name, path, model, record, config.get("train"), data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(f"{path / 'config.json'} is damaged: its data cannot be read ({error})") from error
+            if record is None:
+                raise
+            raise CheckpointError(f"{path / CONFIG} is damaged: its description of the data cannot be read ({error})") from error
 
     @classmethod
-    def _described(cls, path: Path, model: Model, facts: Mapping[str, Any]) -> TrainedModel:
-        """From the model and what was recorded about its data."""
-        assert model.spec is not None  # a model of its user's own parts cannot be loaded from a folder alone
-        wanted = model.spec["input"]
-        shape = tuple(int(n) for n in wanted["shape"])
-        constants = facts.get("normalise")
-        normalise = None if constants is None else Normalisation(tuple(constants["mean"]), tuple(constants["std"]))
-        if normalise is not None and len(normalise.mean) != shape[0]:
-            raise InputError(f"normalisation of {len(normalise.mean)} channels for inputs of shape {shape}")
+    def of(
+        cls,
+        run: TrainedModel | Run | Model | str | Path,
+        data: Dataset | str | None = None,
+        device: str | None = None,
+    ) -> TrainedModel:
+        """Find the trained model behind a run, a model, or the folder of either.
+
+        Args:
+            run: The run, model or folder; a `TrainedModel` is returned unchanged unless ``device`` is given.
+            data: Data set, or its name, whose classes and normalisation apply if nothing else records them.
+            device: Device of the model; None leaves a model where it is and chooses the best device for a folder.
+
+        Raises:
+            InputError: The shape of the inputs is unknown, or the data set is.
+            CheckpointError: The folder holds no finished run or model.
+        """
+        if isinstance(run, str | Path):
+            return cls.open(run, device or "auto", data)
+        if not isinstance(run, TrainedModel | Run | Model):
+            raise InputError(f"expected a run, a model or the folder of either, not {type(run).__name__}")
+        model = run if isinstance(run, Model) else run.model
+        if device is not None:
+            model.to(choose_device(device))
+        if isinstance(run, TrainedModel):
+            return run
+        path = None if isinstance(run, Model) else run.path
+        record = None if isinstance(run, Model) else run.results.get("provenance", {}).get("data")
+        train = None if isinstance(run, Model) else run.config.to_json()
+        return cls._assembled(None if path is None else path.resolve().name, path, model, record, train, data)
+
+    @classmethod
+    def _assembled(
+        cls,
+        name: str | None,
+        path: Path | None,
+        model: Model,
+        record: Mapping[str, Any] | None,
+        train: Mapping[str, Any] | None,
+        data: Dataset | str | None,
+    ) -> TrainedModel:
+        """Combine a model with the record of its training data, or with the facts about ``data`` where there is no record."""
+        facts = DataFacts.known(data) if record is None else DataFacts.recorded(record)
+        spec = model.spec or {}
+        built_for = spec.get("input") or {"shape": facts.shape, "n_classes": facts.n_classes}
+        if built_for["shape"] is None:
+            raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
+        shape = tuple(int(n) for n in built_for["shape"])
+        if facts.normalise is not None and len(facts.normalise.mean) != shape[0]:
+            raise InputError(f"the normalisation has {len(facts.normalise.mean)} channels, but the inputs have shape {shape}")
         trained = cls(
-            name=path.resolve().name,
+            name=name or spec.get("model") or type(model).__name__,
             path=path,
             model=model,
             shape=shape,
             task=model.task,
-            class_names=_class_names(facts, wanted["n_classes"]),
-            normalise=normalise,
+            class_names=facts.names_of(built_for["n_classes"]),
+            normalise=facts.normalise,
             operating_point=None,
-            data=facts.get("name"),
+            data=facts.name,
+            train=train,
         )
-        return trained.with_operating_point(OperatingPoint.read(path))
+        return trained if path is None else trained.with_operating_point(OperatingPoint.read(path))
 
     def with_operating_point(self, point: OperatingPoint | None) -> TrainedModel:
-        """The same model at another operating point; one that was chosen for other weights is left out with a warning."""
+        """Return the same model at another operating point; one that was chosen for other weights is ignored with a warning."""
         if point is not None and point.weights is not None and point.weights != self.weights_digest():
             _LOG.warning(
-                "%s: the operating point was chosen for other weights and is not used; "
-                "choose it anew with: ltnode operating-point RUN",
+                "%s: the operating point was chosen for other weights and is ignored; "
+                "choose a new one with: ltnode operating-point RUN",
                 self.name,
             )
             point = None
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return type(self)(**{**values, "operating_point": point})
+        return replace(self, operating_point=point)
 
     @property
     def is_image(self) -> bool:
-        """Inputs are (C, H, W)."""
+        """Whether inputs are images (C, H, W)."""
         return len(self.shape) == 3
+
+    @cached_property
+    def config(self) -> TrainConfig | None:
+        """Training configuration; None if there is no record of the training.
+
+        Raises:
+            CheckpointError: The record is damaged.
+        """
+        if self.train is None:
+            return None
+        try:
+            return TrainConfig.from_json(self.train)
+        except (KeyError, TypeError, ValueError) as error:
+            where = self.name if self.path is None else self.path / CONFIG
+            raise CheckpointError(f"{where} is damaged: its training configuration cannot be read ({error})") from error
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model, as in `ltnode.build`; for a model made of custom parts, that of its configuration or its class."""
+        named = (self.model.spec or {}).get("model") or (self.config.model if self.config else None)
+        return named or type(self.model).__name__
+
+    @property
+    def preset(self) -> str | None:
+        """Preset that the model was built with; None for a model made of custom parts."""
+        return (self.model.spec or {}).get("preset") or (self.config.preset if self.config else None)
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the training; None if unknown."""
+        return None if self.config is None else self.config.seed
 
     def weights_digest(self) -> str:
         """SHA-256 of weights, posterior and buffers."""
         return tensor_file.digest({name: t.detach().cpu().contiguous() for name, t in model_tensors(self.model).items()})
 
-    def prepare(self, raw: Num[Tensor, "B *shape"]) -> Float[Tensor, "B *shape"]:
-        """Network input on the model's device, normalised with the constants of the training data.
+    def dataset(self, data: Dataset | str | None = None) -> Dataset:
+        """Load the data set of the training, with the normalisation of the training.
 
         Args:
-            raw: Images (B, C, H, W), uint8 or float in [0, 1]; or vectors (B, D) of numbers.
+            data: Another data set for the same inputs, or its name; None loads the one that the run records.
 
         Raises:
-            InputError: Another shape or scale, no inputs, NaN or inf.
+            InputError: The data set is unknown, or does not fit the model.
         """
-        given = tuple(raw.shape)
-        if given[1:] != self.shape or not given[0]:
-            wanted = ", ".join(str(n) for n in self.shape)
-            raise InputError(f"{self.name} takes inputs of shape (B, {wanted}) with B >= 1, not {given}")
+        if data is None:
+            data = (self.config.data if self.config else None) or self.data
+            if data is None:
+                raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
+            if data not in data_names():
+                raise InputError(f"the model was trained on {data!r}, which is not a built-in data set: pass data, the Dataset")
+        if not isinstance(data, Dataset | str):
+            raise InputError(f"data must be a Dataset or the name of a data set, not {type(data).__name__}")
+        dataset = load_data(data) if isinstance(data, str) else data
+        check_fit(dataset, self.model)
+        recorded = self.train is not None and self.normalise is not None
+        return replace(dataset, normalise=self.normalise) if recorded else dataset
+
+    def validation_split(self, dataset: Dataset) -> Split | None:
+        """Examples of the training's data set that training held out for validation; None if it held out none."""
+        config = self.config
+        if config is None or config.validation_fraction == 0:
+            return None
+        used = dataset if config.limit is None else dataset.subset(min(config.limit, dataset.n_train))
+        return used.with_validation(config.validation_fraction, seed=config.seed)[1]
+
+    def prepare(self, raw: Raw) -> Float[Tensor, "B *shape"]:
+        """Convert raw inputs to network inputs on the model's device, normalised as in training.
+
+        Args:
+            raw: Images (B, C, H, W), uint8 or float in [0, 1], or vectors (B, D) of numbers. A NumPy array may also hold a single
+                input, or pixels as integers of another dtype.
+
+        Raises:
+            InputError: The shape or the range is wrong, there are no inputs, or some hold NaN or infinity.
+        """
+        raw = self._tensor(raw)
+        if tuple(raw.shape[1:]) != self.shape or not len(raw):
+            expected = ", ".join(str(n) for n in self.shape)
+            raise InputError(f"{self.name} takes inputs of shape (B, {expected}) with B >= 1, not {tuple(raw.shape)}")
         if raw.is_complex() or raw.dtype == torch.bool:
-            raise InputError(f"{self.name} takes numbers, not {raw.dtype}")
+            raise InputError(f"{self.name} takes real numbers, not {raw.dtype}")
         parameter = next(self.model.parameters())
         raw = raw.to(parameter.device)
         if raw.is_floating_point() and not bool(raw.isfinite().all()):
             bad = int((~raw.isfinite()).flatten(1).any(1).sum())
-            raise InputError(f"NaN or inf in {bad} of {given[0]} inputs; remove or impute them")
+            raise InputError(f"NaN or inf in {bad} of {len(raw)} inputs; remove or impute them")
         if self.is_image:
             check_pixels(raw)
         elif not raw.is_floating_point():
@@ -164,43 +275,48 @@ class TrainedModel:
             return self.normalise.apply(raw, parameter.dtype)
         return raw.to(parameter.dtype) / 255 if raw.dtype == torch.uint8 else raw.to(parameter.dtype)
 
-    def predict(self, raw: Num[Tensor, "B *shape"], samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
+    def _tensor(self, raw: Raw) -> Num[Tensor, "B *shape"]:
+        if isinstance(raw, Tensor):
+            return raw
+        if not hasattr(raw, "dtype"):
+            raise InputError(f"inputs must be a tensor or a NumPy array, not {type(raw).__name__}")
+        return batch_of_array(raw, self.shape)
+
+    def predict(self, raw: Raw, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
         """Predictive distribution of raw inputs, in one batch; see `ltnode.Model.predict`.
 
         Args:
-            raw: As for `prepare`.
-            samples: End-times (members) S.
-            draw: "quantile": every prediction depends on its input alone; "random": draws from the posterior.
-            seed: Of random draws.
+            raw: Raw inputs, as in `prepare`.
+            samples: Number of end-times (members) S.
+            draw: "quantile" makes every prediction depend on its input alone; "random" draws from the posterior.
+            seed: Seed of the random draws.
         """
         return self.predict_inputs(self.prepare(raw), samples, draw, seed)
 
     def predict_inputs(
         self, x: Float[Tensor, "B *shape"], samples: int = 10, draw: Draw = "quantile", seed: int = 0
     ) -> Prediction:
-        """As `predict`, for network inputs."""
+        """Predictive distribution of network inputs; see `predict`."""
         with product_precision("fp32"):
             return self.model.predict(x, samples, draw, seed)
 
-    def rows(
-        self, raw: Num[Tensor, "B *shape"], samples: int = 10, on_predicted: Callable[[int], None] = lambda inputs: None
-    ) -> list[PredictionRow]:
-        """One row per raw input, predicted in batches at the quantiles of the end-time.
+    def rows(self, raw: Raw, samples: int = 10, on_predicted: Callable[[int], None] = lambda inputs: None) -> list[PredictionRow]:
+        """Predict raw inputs in batches, at the quantiles of the end-time; one row per input.
 
         Args:
-            raw: As for `prepare`.
-            samples: End-times (members) S.
-            on_predicted: Called with the number of inputs of every predicted batch.
+            raw: Raw inputs, as in `prepare`.
+            samples: Number of end-times (members) S.
+            on_predicted: Called after every batch with the number of its inputs.
         """
         rows = []
-        for part in torch.split(raw, BATCH):
+        for part in torch.split(self._tensor(raw), BATCH):
             x = self.prepare(part)
             rows += self.rows_of(self.predict_inputs(x, samples), x)
             on_predicted(len(part))
         return rows
 
     def rows_of(self, prediction: Prediction, x: Float[Tensor, "B *shape"]) -> list[PredictionRow]:
-        """The rows of a prediction that is there already, and of its network inputs."""
+        """Rows of a prediction and of the network inputs that it was made for."""
         end_times = self.end_time_quantiles(x)
         if self.task == "regression":
             return regression_rows(prediction, end_times)
@@ -208,49 +324,10 @@ class TrainedModel:
 
     @torch.no_grad()
     def end_time_quantiles(self, x: Float[Tensor, "B *shape"]) -> Float[Tensor, "3 B"] | None:
-        """5, 50 and 95 % quantiles of the end-time for network inputs, on the CPU; None for models without one."""
+        """5, 50 and 95 % quantiles of the end-time for network inputs, on the CPU; None for a model without end-times."""
         if not isinstance(self.model, LatentTimeODE):
             return None
         end_time = self.model.end_time
         levels = torch.tensor(END_TIME_LEVELS, dtype=torch.float64, device=x.device)
         times = end_time(x if end_time.amortized else None).quantile(levels).double().cpu()
         return times if times.ndim == 2 else times[:, None].expand(-1, x.shape[0])
-
-
-def check_pixels(raw: Num[Tensor, "B C H W"]) -> None:
-    """Pixels must be uint8, or floats in [0, 1]; NaN and inf are not looked for.
-
-    Raises:
-        InputError: They are not.
-    """
-    if raw.dtype == torch.uint8:
-        return
-    if not raw.is_floating_point():
-        raise InputError(f"pixels must be uint8, or floats in [0, 1], not {raw.dtype}")
-    low, high = float(raw.min()), float(raw.max())
-    if low < -_ROUNDING or high > 1 + _ROUNDING:
-        raise InputError(f"pixels that are floats must lie in [0, 1], found {low:.6g} to {high:.6g}; divide 0..255 by 255")
-
-
-def _facts_of(data: str | None) -> Mapping[str, Any]:
-    """What a run on a data set by name would have recorded; reads no image files."""
-    if data is None:
-        return {}
-    known = SPECS[data] if data in SPECS else load_data(data)
-    constants = known.normalise
-    return {
-        "name": data,
-        "class_names": known.class_names,
-        "normalise": None if constants is None else {"mean": constants.mean, "std": constants.std},
-    }
-
-
-def _class_names(facts: Mapping[str, Any], n_classes: int | None) -> tuple[str, ...]:
-    if n_classes is None:
-        return ()
-    names = facts.get("class_names")
-    if names is None and facts.get("name") in SPECS:
-        names = SPECS[facts["name"]].class_names
-    # A model may have been built for more classes than its data have.
-    own = tuple(str(name) for name in names or ())[:n_classes]
-    return own + tuple(str(label) for label in range(len(own), n_classes))

@@ -1,4 +1,4 @@
-"""The operating point of a classifier: above which entropy it abstains, below which score an input is not of its kind."""
+"""The operating point of a classifier: it abstains above an entropy, and calls inputs below a score out-of-distribution."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from ltnode import files as atomic
-from ltnode import metrics
+from ltnode import files, metrics
+from ltnode.checks import checked_count
 from ltnode.errors import CheckpointError, InputError, unknown_name
-from ltnode.metrics import UncertaintySplit
+from ltnode.models import Prediction
+from ltnode.training.run_config import check_format
 from ltnode.typing import Float, Int, Tensor
 
 FILE = "operating_point.json"
 FORMAT = 1
 DEFAULT_SCORE = "max_probability"
 
-SCORES: Mapping[str, Callable[[Tensor, UncertaintySplit], Tensor]] = {
-    "max_probability": lambda probs, split: probs.amax(1),
-    "entropy": lambda probs, split: -split.total,
-    "mutual_information": lambda probs, split: -split.epistemic,
+SCORES: Mapping[str, Callable[[Any], Tensor]] = {
+    "max_probability": lambda p: p.probs.amax(1),
+    "entropy": lambda p: -p.entropy,
+    "mutual_information": lambda p: -p.epistemic,
 }
-"""Scores of averaged probabilities and their uncertainty, larger = more in-distribution, as in the evaluation."""
+"""Scores of a `Prediction` (or of its columns), larger = more in-distribution; the paper uses the first."""
 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Thresholds chosen on examples of the training distribution that the training did not see.
+    """Thresholds that were chosen on examples of the training distribution that training did not see.
 
     Attributes:
-        coverage: Share of those examples that the model was to answer.
-        entropy_threshold: In nats; the model abstains above it.
+        coverage: Share of these examples that the model was to answer.
+        entropy_threshold: Entropy in nats above which the model abstains.
         ood_score: Name of the score, one of `SCORES`; larger = more in-distribution.
-        ood_threshold: An input whose score is below it is called out-of-distribution.
-        ood_keeps: Share of the examples that the threshold was to accept.
+        ood_threshold: Score below which an input is called out-of-distribution.
+        ood_keeps: Share of these examples that were to be accepted as in-distribution.
         n: Number of examples.
-        data: What they were, in words.
-        accuracy: Share of right predictions among all of them.
-        accuracy_kept: Among those that the model answers.
-        samples: End-times (members) per prediction.
-        weights: Digest of the model that it was chosen for; None if unknown.
+        data: Description of the examples.
+        accuracy: Share of correct predictions among all examples.
+        accuracy_kept: Share of correct predictions among the examples that the model answers.
+        samples: Number of end-times (members) per prediction.
+        weights: Digest of the weights that it was chosen for; None if unknown.
     """
 
     coverage: float
@@ -68,16 +69,14 @@ class OperatingPoint:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InputError(f"{name} must be a finite number, not {value!r}")
         for name in ("n", "samples"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} must be an integer of at least 1, not {value!r}")
+            checked_count(name, getattr(self, name))
 
     def abstains(self, entropy: float) -> bool:
-        """Whether the model leaves an input of this predictive entropy to somebody else."""
+        """Whether the model abstains from an input with this predictive entropy."""
         return entropy > self.entropy_threshold
 
     def is_ood(self, score: float) -> bool:
-        """Whether an input of this ``ood_score`` is called out-of-distribution."""
+        """Whether an input with this ``ood_score`` is called out-of-distribution."""
         return score < self.ood_threshold
 
     def to_json(self) -> dict[str, Any]:
@@ -85,48 +84,50 @@ class OperatingPoint:
         return {"format": FORMAT, **dataclasses.asdict(self)}
 
     def save(self, folder: Path | str) -> Path:
-        """Write it beside a model; returns the file.
+        """Write it into the folder of its model, and return the path of the file.
 
         Raises:
-            CheckpointError: The system refused.
+            CheckpointError: The file cannot be written.
         """
         path = Path(folder) / FILE
-        atomic.write_json(path, self.to_json())
+        files.write_json(path, self.to_json())
         return path
 
     @classmethod
     def read(cls, folder: Path | str) -> OperatingPoint | None:
-        """That of a run folder; None if it has none.
+        """Read the operating point of a run folder; None if it has none.
 
         Raises:
-            CheckpointError: The file is damaged or foreign.
+            CheckpointError: The file is damaged or was not written by ltnode.
         """
         path = Path(folder) / FILE
         if not path.exists():
             return None
-        content = atomic.read_json(path, lambda v: isinstance(v, dict) and v.get("format") == FORMAT, "an operating point")
+        content = files.read_json(path, lambda value: isinstance(value, dict), "a folder with an operating point")
+        check_format(path, content.pop("format", None), FORMAT)
         try:
-            return cls(**{key: value for key, value in content.items() if key != "format"})
+            return cls(**content)
         except (TypeError, InputError) as error:
-            raise CheckpointError(f"{path} is damaged ({error}); choose it anew with: ltnode operating-point RUN") from error
+            raise CheckpointError(
+                f"{path} is damaged ({error}); delete it, then choose a new one with: ltnode operating-point RUN"
+            ) from error
 
 
 def abstention_threshold(entropy: Float[Tensor, " N"], coverage: float) -> float:
-    """The smallest entropy t with ``P(entropy <= t) >= coverage``: the ceil(coverage N)-th smallest.
+    """The smallest entropy t with ``P(entropy <= t) >= coverage``, which is the ceil(coverage N)-th smallest.
 
-    Without ties the answered share exceeds ``coverage`` by less than 1/N.
+    Without ties, the share of answered examples exceeds ``coverage`` by less than 1/N.
     """
     return entropy.sort().values[_rank(coverage, entropy.numel(), "coverage") - 1].item()
 
 
 def acceptance_threshold(score: Float[Tensor, " N"], keeps: float) -> float:
-    """The largest score t with ``P(score >= t) >= keeps``: the ceil(keeps N)-th largest, as for `metrics.fpr95`."""
+    """The largest score t with ``P(score >= t) >= keeps``, which is the ceil(keeps N)-th largest, as in `metrics.fpr95`."""
     return score.sort(descending=True).values[_rank(keeps, score.numel(), "keeps") - 1].item()
 
 
 def operating_point(
-    probs: Float[Tensor, "N C"],
-    split: UncertaintySplit,
+    prediction: Prediction,
     labels: Int[Tensor, " N"],
     *,
     data: str,
@@ -136,31 +137,31 @@ def operating_point(
     samples: int = 10,
     weights: str | None = None,
 ) -> OperatingPoint:
-    """The operating point of given predictions; see `OperatingPoint` for the meaning of the arguments.
+    """Choose the operating point for the predictions of some examples.
 
     Args:
-        probs: Averaged probabilities.
-        split: Their entropy and its parts.
-        labels: True classes.
-        data: What the examples are, in words.
-        coverage: Share to be answered.
-        ood_score: Name of the score.
-        ood_keeps: Share to be accepted.
-        samples: End-times per prediction.
-        weights: Digest of the model.
+        prediction: Prediction of the examples.
+        labels: True classes of the examples.
+        data: Description of the examples.
+        coverage: Share of the examples to answer.
+        ood_score: Name of the score, one of `SCORES`.
+        ood_keeps: Share of the examples to accept as in-distribution.
+        samples: Number of end-times per prediction.
+        weights: Digest of the model's weights.
 
     Raises:
-        InputError: A share is not in (0, 1], the score is unknown, or the predictions are not ones.
+        InputError: A share is not in (0, 1], the score is unknown, or the probabilities are invalid.
     """
     if ood_score not in SCORES:
         raise InputError(unknown_name("out-of-distribution score", ood_score, SCORES))
-    threshold = abstention_threshold(split.total, coverage)
-    answered = split.total <= threshold
+    probs, entropy = prediction.probs, prediction.entropy
+    threshold = abstention_threshold(entropy, coverage)
+    answered = entropy <= threshold
     return OperatingPoint(
         coverage=coverage,
         entropy_threshold=threshold,
         ood_score=ood_score,
-        ood_threshold=acceptance_threshold(SCORES[ood_score](probs, split), ood_keeps),
+        ood_threshold=acceptance_threshold(SCORES[ood_score](prediction), ood_keeps),
         ood_keeps=ood_keeps,
         n=probs.shape[0],
         data=data,
@@ -172,7 +173,7 @@ def operating_point(
 
 
 def _rank(share: float, n: int, name: str) -> int:
-    """``ceil(share n)`` for the decimal number that was meant: 0.07 x 100 is 7, not 7.000000000000001."""
+    """``ceil(share n)``, computed with the decimal number: 0.07 x 100 is 7, not 7.000000000000001."""
     _check_share(name, share)
     return math.ceil(Fraction(str(share)) * n)
 

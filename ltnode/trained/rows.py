@@ -1,4 +1,4 @@
-"""What a model says about one input, in plain numbers."""
+"""The prediction of one input in plain numbers: a row of a table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ltnode import metrics
-from ltnode.metrics import UncertaintySplit
+from ltnode.errors import InputError
 from ltnode.models import Prediction
 from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES, OperatingPoint
 from ltnode.typing import Float, Tensor
@@ -27,26 +26,25 @@ _CLASSIFICATION_ONLY = (
 
 @dataclass(frozen=True)
 class PredictionRow:
-    """The prediction of one input; what belongs to the other task is None.
+    """The prediction of one input; the values of the other task are None. See `Prediction` for their meaning.
 
     Attributes:
         task: "classification" or "regression".
         label: Most probable class.
-        name: Its name.
-        probability: Its averaged probability.
+        name: Name of this class.
+        probability: Averaged probability of this class.
         probs: Averaged probabilities of all classes.
-        entropy: Of ``probs``, in nats.
-        aleatoric: Part of it that every member agrees on: the mean entropy of the members.
-        epistemic: The rest: the mutual information of label and end-time.
-        abstain: Entropy above the operating point's threshold; None without an operating point.
-        ood: ``ood_score`` below the operating point's threshold; None without one.
-        ood_score: The operating point's score (by default the largest probability), larger = more in-distribution.
+        entropy: Entropy of ``probs`` in nats.
+        aleatoric: Expected entropy of the members in nats.
+        epistemic: Mutual information between label and end-time in nats.
+        abstain: Whether the entropy is above the threshold of the operating point; None without an operating point.
+        ood: Whether ``ood_score`` is below the threshold of the operating point; None without an operating point.
+        ood_score: Score of the operating point, by default the largest probability; larger = more in-distribution.
         mean: Predictive mean.
-        std: Standard deviation of the members.
+        std: Standard deviation over the members.
         noise_std: Standard deviation of the observation noise.
         interval: Ends of the central 90 % interval of the Gaussian with variance ``std^2 + noise_std^2``.
-        end_time: 5, 50 and 95 % quantiles of the end-time, of this very input where it has its own; None for a model
-            without a distribution of end-times.
+        end_time: 5, 50 and 95 % quantiles of the end-time of this input; None for a model without a distribution of end-times.
     """
 
     task: str
@@ -67,39 +65,30 @@ class PredictionRow:
     end_time: tuple[float, float, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The values of the row's own task as JSON types; tuples become lists."""
-        foreign = _REGRESSION_ONLY if self.task == "classification" else _CLASSIFICATION_ONLY
-        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in foreign}
+        """The values of the row's task as JSON types; tuples become lists."""
+        omitted = _REGRESSION_ONLY if self.task == "classification" else _CLASSIFICATION_ONLY
+        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in omitted}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
-
-
-def class_uncertainty(prediction: Prediction) -> tuple[Float[Tensor, "B C"], UncertaintySplit]:
-    """Averaged probabilities, and their entropy with its parts, in float64 on the CPU."""
-    members = torch.log_softmax(prediction.outputs.double(), dim=-1).exp().cpu()
-    split = metrics.uncertainty_split(members)
-    # A mean of probabilities may exceed 1 by rounding, and its entropy then lies just below 0.
-    whole = UncertaintySplit(split.total.clamp_min(0.0), split.aleatoric.clamp_min(0.0), split.epistemic)
-    return members.mean(0).clamp_max(1.0), whole
 
 
 def classification_rows(
     prediction: Prediction, names: Sequence[str], end_times: Float[Tensor, "3 B"] | None, point: OperatingPoint | None
 ) -> list[PredictionRow]:
-    """The rows of a batch; ``end_times`` are its quantiles at `END_TIME_LEVELS`."""
-    probs, split = class_uncertainty(prediction)
-    scores = SCORES[point.ood_score if point else DEFAULT_SCORE](probs, split)
-    columns = (probs.tolist(), split.total.tolist(), split.aleatoric.tolist(), split.epistemic.tolist(), scores.tolist())
+    """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
+    p = _exact(prediction)
+    scores = SCORES[point.ood_score if point else DEFAULT_SCORE](p)
+    columns = (p.probs.tolist(), p.entropy.tolist(), p.aleatoric.tolist(), p.epistemic.tolist(), scores.tolist())
     rows = []
-    for position, (own, entropy, aleatoric, epistemic, score) in enumerate(zip(*columns, strict=True)):
-        label = own.index(max(own))
+    for position, (probs, entropy, aleatoric, epistemic, score) in enumerate(zip(*columns, strict=True)):
+        label = probs.index(max(probs))
         rows.append(
             PredictionRow(
                 task="classification",
-                end_time=_triple(end_times, position),
+                end_time=_quantiles(end_times, position),
                 label=label,
                 name=names[label],
-                probability=own[label],
-                probs=tuple(own),
+                probability=probs[label],
+                probs=tuple(probs),
                 entropy=entropy,
                 aleatoric=aleatoric,
                 epistemic=epistemic,
@@ -112,26 +101,39 @@ def classification_rows(
 
 
 def regression_rows(prediction: Prediction, end_times: Float[Tensor, "3 B"] | None) -> list[PredictionRow]:
-    """The rows of a batch; ``end_times`` are its quantiles at `END_TIME_LEVELS`."""
-    members = prediction.member_means.double().cpu()
-    mean, std = members.mean(0), members.std(0, correction=0)
-    noise = float(prediction.noise_std)
-    half = torch.special.ndtri(torch.tensor((1 + INTERVAL) / 2, dtype=torch.float64)) * (std.square() + noise**2).sqrt()
-    columns = (mean.tolist(), std.tolist(), (mean - half).tolist(), (mean + half).tolist())
+    """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
+    p = _exact(prediction)
+    low, high = p.interval(INTERVAL)
+    columns = zip(p.mean.tolist(), p.std.tolist(), low.tolist(), high.tolist(), strict=True)
     return [
         PredictionRow(
             task="regression",
-            end_time=_triple(end_times, position),
-            mean=centre,
-            std=spread,
-            noise_std=noise,
-            interval=(low, high),
+            end_time=_quantiles(end_times, position),
+            mean=mean,
+            std=std,
+            noise_std=float(p.noise_std),
+            interval=(left, right),
         )
-        for position, (centre, spread, low, high) in enumerate(zip(*columns, strict=True))
+        for position, (mean, std, left, right) in enumerate(columns)
     ]
 
 
-def _triple(end_times: Tensor | None, position: int) -> tuple[float, float, float] | None:
+def _exact(prediction: Prediction) -> Prediction:
+    """The prediction in float64 on the CPU.
+
+    Raises:
+        InputError: An output is NaN or infinite.
+    """
+    finite = prediction.outputs.isfinite().all(dim=2).all(dim=0)
+    if not bool(finite.all()):
+        raise InputError(
+            f"the model predicts NaN or infinity for {int((~finite).sum())} of {len(finite)} inputs: its weights are damaged, or "
+            "the inputs are far outside the range of its training data"
+        )
+    return prediction.to(torch.float64, "cpu")
+
+
+def _quantiles(end_times: Tensor | None, position: int) -> tuple[float, float, float] | None:
     if end_times is None:
         return None
     low, middle, high = end_times[:, position].tolist()

@@ -23,10 +23,10 @@ from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
 from ltnode.training import checkpoint
 from ltnode.training.config import TrainConfig
+from ltnode.training.run_config import RUN_FOLDER_FORMAT, read_run_config
 from ltnode.training.status import RunStatus
 
 _LOG = logging.getLogger("ltnode")
-FORMAT = 1
 
 
 @dataclass
@@ -48,11 +48,6 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     status: RunStatus = RunStatus.RUNNING
     results: dict[str, Any] = field(default_factory=dict)
-
-
-def is_run_config(value: Any) -> bool:
-    """Whether a JSON value is the content of an ltnode config.json."""
-    return isinstance(value, dict) and value.get("format") == FORMAT and value.get("kind") in ("run", "model")
 
 
 class RunFolder:
@@ -109,7 +104,7 @@ class RunFolder:
             CheckpointError: The folder holds a run and ``resume`` is False, or something that is not a run, or is damaged.
             ConfigError: The run that is there has another configuration, model or data.
         """
-        content = {"format": FORMAT, "kind": "run", "train": config.to_json(), **description}
+        content = {"format": RUN_FOLDER_FORMAT, "kind": "run", "train": config.to_json(), **description}
         if not self._holds_something():
             self._create(content)
             return None
@@ -120,7 +115,7 @@ class RunFolder:
                 f"{self.path} already holds a run ({self.status().value}); continue it with resume=True (--resume), "
                 "or choose another folder"
             )
-        found = atomic.read_json(self.config_path, is_run_config, "a run folder")
+        found = read_run_config(self.path, "a run folder")
         if found["kind"] != "run":
             raise CheckpointError(f"{self.path} holds a saved model, not a run; choose another folder")
         self._compare(found, content)

@@ -14,7 +14,7 @@ from ltnode.errors import CheckpointError, InputError
 from ltnode.models import Model, build_from_spec
 from ltnode.training import tensor_file
 from ltnode.training.checkpoint import model_tensors, restore_model
-from ltnode.training.run import FORMAT, is_run_config
+from ltnode.training.run_config import RUN_FOLDER_FORMAT, read_run_config
 
 _WEIGHTS = "model.safetensors"
 
@@ -42,7 +42,7 @@ def save(model: Model, path: str | Path) -> Path:
     """
     folder = Path(path)
     if folder.is_dir() and any(folder.iterdir()):
-        config = atomic.read_json(folder / "config.json", is_run_config, "a saved model; choose another folder")
+        config = read_run_config(folder, "a saved model; choose another folder")
         if config["kind"] != "model":
             raise CheckpointError(f"{folder} holds a training run; save the model in another folder")
     try:
@@ -50,7 +50,7 @@ def save(model: Model, path: str | Path) -> Path:
     except OSError as error:
         raise atomic.write_error(folder, error) from error
     write_weights(model, folder)
-    atomic.write_json(folder / "config.json", {"format": FORMAT, "kind": "model", "model": portable_spec(model)})
+    atomic.write_json(folder / "config.json", {"format": RUN_FOLDER_FORMAT, "kind": "model", "model": portable_spec(model)})
     return folder
 
 
@@ -74,7 +74,7 @@ def load(path: str | Path, model: Model | None = None, device: str | torch.devic
     folder = Path(path)
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder; give a run folder, which holds config.json and {_WEIGHTS}")
-    config: Mapping[str, Any] = atomic.read_json(folder / "config.json", is_run_config, "an ltnode run or model")
+    config: Mapping[str, Any] = read_run_config(folder)
     if not (folder / _WEIGHTS).exists():
         unfinished = (folder / "checkpoints").is_dir() or config["kind"] == "run"
         hint = "the run is not finished: continue it with resume=True (--resume)" if unfinished else "restore it from a copy"

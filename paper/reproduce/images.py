@@ -18,10 +18,10 @@ from ltnode.errors import ConfigError, InputError
 from ltnode.evaluation import EvaluationOptions, default_protocols, evaluate, read_provenance
 from ltnode.evaluation.protocols import PROTOCOLS
 from ltnode.evaluation.results import read_rows
-from ltnode.evaluation.subject import Subject
 from ltnode.models import LatentTimeODE, Model
 from ltnode.objective import Weighting, resolve_kl_weight
 from ltnode.report.runs import EVALUATION
+from ltnode.trained import TrainedModel
 from ltnode.training import Run, RunStatus, fit, load
 from ltnode.training.concurrent import Job, fit_together
 from ltnode.training.run import RunFolder
@@ -213,7 +213,7 @@ def _all_recorded(cell: Cell, places: Places, evaluation: Evaluation) -> bool:
 
 def _evaluate(cell: Cell, run: Run, data: Dataset, places: Places, evaluation: Evaluation) -> ImageResult:
     path, options = places.result(cell), _options(cell, evaluation)
-    weights = Subject.of(run, data, None).weights_digest()
+    weights = TrainedModel.of(run, data).weights_digest()
     old = _recorded(path)
     if old is not None and old.content["weights_sha256"] != weights:
         if not evaluation.overwrite:

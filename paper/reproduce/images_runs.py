@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ltnode.errors import CheckpointError, ConfigError
-from ltnode.files import read_json
 from ltnode.report.runs import EVALUATION
 from ltnode.training import RunStatus, TrainConfig
-from ltnode.training.run import RunFolder, is_run_config
+from ltnode.training.run import RunFolder
+from ltnode.training.run_config import read_run_config
 from paper.reproduce.images_grid import Cell
 
 _RUN_FILES = ("config.json", "model.safetensors", "results.json", "metrics.jsonl", EVALUATION)
@@ -20,7 +20,7 @@ _NOT_DECISIVE = ("log_every",)
 
 def run_config(folder: Path) -> TrainConfig:
     """The training configuration of a run folder."""
-    content = read_json(folder / "config.json", is_run_config, "a run folder")
+    content = read_run_config(folder, "a run folder")
     if content["kind"] != "run":
         raise CheckpointError(f"{folder} holds a saved model, not a run: nothing says how it was trained")
     return TrainConfig.from_json(content["train"])

@@ -1,7 +1,7 @@
-"""FGSM and PGD against foolbox and by their properties.
+"""FGSM and PGD: compared with foolbox, and checked by their properties.
 
-Both sides use the same float32 formulas in a slightly different order: 1e-6 is a few units in the last place of inputs
-of size 1. A gradient element that differs in sign would show as a difference of 2 epsilon.
+Both implementations evaluate the same float32 formulas in a slightly different order: 1e-6 is a few units in the last place of
+inputs of size 1. A gradient element with another sign would show as a difference of 2 epsilon.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOW, HIGH = (0 - MEAN) / STD, (1 - MEAN) / STD
 
 
 class Ensemble(nn.Module):
-    """Three smooth members whose probabilities are averaged; forward gives the log of the average."""
+    """Three smooth members whose probabilities are averaged; forward returns the log of the average."""
 
     def __init__(self, members: int = 3) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def columns(values: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("epsilon", PAPER_EPSILONS)
 def test_fgsm_equals_foolbox(model, pixels, labels, epsilon):
-    """Same units, scalar bounds 0 and 1."""
+    """The units are the same, with scalar bounds 0 and 1."""
     reference = foolbox.attacks.LinfFastGradientAttack(random_start=False)
     if epsilon > 0:
         expected = reference.run(foolbox.PyTorchModel(model, (0, 1), device="cpu"), pixels, labels, epsilon=epsilon)
@@ -82,7 +82,7 @@ def test_fgsm_in_normalised_space_equals_foolbox_in_pixel_space(model, pixels, l
 
 @pytest.mark.parametrize(("steps", "step_size"), [(1, 0.3), (5, 0.05), (20, 0.02)])
 def test_pgd_equals_foolbox(model, pixels, labels, steps, step_size):
-    """From the clean input, one restart: the same sequence of projected steps."""
+    """One restart from the clean input gives the same sequence of projected steps."""
     reference = foolbox.attacks.LinfProjectedGradientDescentAttack(abs_stepsize=step_size, steps=steps, random_start=False)
     expected = reference.run(foolbox.PyTorchModel(model, (0, 1), device="cpu"), pixels, labels, epsilon=0.2)
     result = pgd(model, pixels, labels, 0.2, steps, step_size, 1, 0, 1, random_start=False)
@@ -90,7 +90,7 @@ def test_pgd_equals_foolbox(model, pixels, labels, steps, step_size):
 
 
 def test_one_full_step_of_pgd_is_fgsm(model, pixels, labels):
-    """steps = 1, step_size = epsilon, no random start."""
+    """One step of length epsilon without a random start is FGSM."""
     one_step = pgd(model, pixels, labels, 0.1, 1, 0.1, 1, 0.0, 1.0, random_start=False)
     torch.testing.assert_close(one_step.x, fgsm(model, pixels, labels, 0.1, 0, 1).x, atol=TOLERANCE, rtol=0)
 
@@ -101,7 +101,7 @@ def nll(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def test_attacks_stay_in_the_ball_and_raise_the_loss(model, pixels, labels, generator):
-    """Within epsilon (float32 rounding aside) and the valid range; stronger steps give a larger mean loss."""
+    """The result stays within epsilon (up to float32 rounding) and the valid range; stronger steps give a larger mean loss."""
     clean = nll(model, pixels, labels).mean()
     single = fgsm(model, pixels, labels, 0.1, 0, 1).x
     multiple = pgd(model, pixels, labels, 0.1, 20, 0.02, 2, 0, 1, generator).x
@@ -127,7 +127,7 @@ def test_pgd_keeps_the_worst_restart_per_example(model, pixels, labels):
 
 
 def test_pgd_prefers_a_misclassified_point_to_a_larger_loss():
-    """Three classes on a line: at x < 0 the label has p = .36 and still wins, at x > 0 it has p = .40 and loses."""
+    """Three classes on a line: at x < 0 the label has p = 0.36 and is still predicted, at x > 0 it has p = 0.40 and is not."""
     tables = torch.tensor([[0.36, 0.32, 0.32], [0.40, 0.55, 0.05]]).log()
 
     def log_probs(x: torch.Tensor) -> torch.Tensor:
@@ -140,7 +140,7 @@ def test_pgd_prefers_a_misclassified_point_to_a_larger_loss():
 
 
 def test_pgd_is_seeded(model, pixels, labels):
-    """The generator alone decides the starts; the global state is neither used nor moved."""
+    """The generator alone determines the starts; the global state is neither used nor changed."""
     state = torch.get_rng_state()
     runs = [pgd(model, pixels, labels, 0.1, 2, 0.05, 1, 0, 1, torch.Generator().manual_seed(s)).x for s in (0, 0, 1)]
     assert torch.equal(state, torch.get_rng_state())
@@ -149,7 +149,7 @@ def test_pgd_is_seeded(model, pixels, labels):
 
 
 def test_underflow_of_the_probability_does_not_mask_the_gradient():
-    """Weights of 1e4: the label's probability is exactly 0. Attacking it moves nothing, its log-mean-exp every element."""
+    """With weights of 1e4 the label's probability is exactly 0: attacks on it move nothing, those on the log-mean-exp do."""
     layer = nn.Linear(4, 3)
     layer.weight.data *= 1e4
     x = torch.rand(8, 4)
@@ -165,7 +165,7 @@ def test_underflow_of_the_probability_does_not_mask_the_gradient():
 
 
 def test_zero_gradient_share_counts_elements():
-    """A model that looks at one of four features: three quarters of the gradient are exactly zero and stay put."""
+    """A model that uses one of four features: three quarters of the gradient are exactly zero, and these elements do not move."""
     x = torch.full((5, 4), 0.5)
     result = fgsm(lambda v: torch.stack([v[:, 0], -v[:, 0]], 1).log_softmax(1), x, torch.zeros(5).long(), 0.1, 0, 1)
     assert result.zero_gradient_share == 0.75
@@ -173,7 +173,7 @@ def test_zero_gradient_share_counts_elements():
 
 
 def test_attacks_leave_no_trace(model, pixels, labels):
-    """No gradient on the parameters nor on x; and they work under no_grad and inference_mode."""
+    """No gradients are left on the parameters or on x, and attacks work under no_grad and inference_mode."""
     expected = fgsm(model, pixels, labels, 0.1, 0, 1).x
     before = pixels.clone()
     with torch.no_grad():
@@ -186,7 +186,7 @@ def test_attacks_leave_no_trace(model, pixels, labels):
 
 
 def test_an_expectation_over_draws_comes_from_the_callable(pixels, labels):
-    """A callable that draws its member anew is called steps + 1 times per restart: fresh noise at every step."""
+    """A callable that draws a new member in every call is called steps + 1 times per restart, so every step has new noise."""
     model, calls = Ensemble(4), []
 
     def one_member(x: torch.Tensor) -> torch.Tensor:
@@ -214,14 +214,14 @@ def test_an_expectation_over_draws_comes_from_the_callable(pixels, labels):
         ({"log_probs_fn": lambda x: x}, r"\(2, C\)"),
         ({"log_probs_fn": lambda x: torch.zeros(2, 5)}, "differentiably"),
         ({"log_probs_fn": lambda x: torch.zeros(2, 5, requires_grad=True) * 1}, "differentiably"),
-        ({"log_probs_fn": lambda x: (0 * x.flatten(1)[:, :5]).log() * x.flatten(1)[:, :5]}, "nan or infinite"),
+        ({"log_probs_fn": lambda x: (0 * x.flatten(1)[:, :5]).log() * x.flatten(1)[:, :5]}, "NaN or infinite"),
         ({"steps": 0}, "steps"),
         ({"restarts": 0}, "restarts"),
         ({"step_size": -1.0}, "step_size"),
     ],
 )
 def test_bad_input_is_refused(model, change, match):
-    """Wrong strengths, ranges, labels and functions are InputErrors; fgsm checks what it shares with pgd."""
+    """Invalid strengths, ranges, labels and functions are InputErrors; fgsm performs the checks that it shares with pgd."""
     arguments = {"log_probs_fn": model, "x": torch.rand(2, 3, 8, 8), "y": torch.tensor([0, 1]), "epsilon": 0.1}
     arguments |= {"low": 0.0, "high": 1.0, "steps": 2, "step_size": 0.1, "restarts": 1} | change
     with pytest.raises(InputError, match=match):
@@ -233,7 +233,7 @@ def test_bad_input_is_refused(model, change, match):
 
 @pytest.mark.gpu
 def test_a_cuda_device_gives_the_same_attack(model, pixels, labels):
-    """With a generator on the CPU the starts agree; a gradient element near 0 may flip its sign: 99.9 % must agree."""
+    """With a generator on the CPU the starts agree; a gradient element near 0 may change its sign, so 99.9 % must agree."""
     on_host = pgd(model, pixels, labels, 0.1, 3, 0.05, 2, 0, 1, torch.Generator().manual_seed(0)).x
     on_device = pgd(model.cuda(), pixels.cuda(), labels, 0.1, 3, 0.05, 2, 0, 1, torch.Generator().manual_seed(0)).x
     assert ((on_device.cpu() - on_host).abs() < 1e-4).double().mean() > 0.999

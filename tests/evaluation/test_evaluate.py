@@ -1,6 +1,6 @@
-"""`ltnode.evaluation.evaluate`: every row against the metric taken directly on the model's own predictions.
+"""`ltnode.evaluation.evaluate`: every row is compared with the metric computed directly on the model's predictions.
 
-Tolerance 1e-5 where nothing else is said: evaluation averages members in float64, `predict` in float32.
+The tolerance is 1e-5 unless stated otherwise: evaluation averages members in float64, `predict` in float32.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def node(data) -> Run:
 
 
 def pick(rows: list[ResultRow], metric: str, **setting: object) -> ResultRow:
-    """The one row of a metric in a setting (of no spread over draws)."""
+    """The only row of a metric in a setting (not the spread over draws)."""
     found = [r for r in rows if r.metric == metric and dict(r.setting) == setting]
     assert len(found) == 1, f"{len(found)} rows of {metric} in {setting}"
     return found[0]
 
 
 def content(rows: list[ResultRow]) -> list[dict]:
-    """What must be the same in every run: all but the cost, which holds times."""
+    """Everything that must be identical in every run: all fields but the cost, which contains times."""
     return [{k: v for k, v in row.to_json().items() if k != "cost"} for row in rows]
 
 
@@ -84,7 +84,7 @@ def test_clean_rows_are_the_metrics_of_the_predictions(lt, data):
     assert counts.extra["x"] == pytest.approx([k / 10 for k in range(10)])
 
 
-def test_the_learnt_posterior_and_the_size_stand_beside_the_results(lt, data):
+def test_the_learnt_posterior_and_the_size_are_part_of_the_results(lt, data):
     rows = evaluate(lt, data, ["clean"], draws=0)
     assert pick(rows, "parameters").number == sum(p.numel() for p in lt.model.parameters())
     for name in ("alpha", "beta"):
@@ -109,7 +109,7 @@ def test_corruption_covers_every_kind_and_severity(node, data):
 
 
 def test_ood_uses_the_constants_of_the_training_data(lt, data, other):
-    """The other set has constants of its own; both parts must be normalised with those of the training set."""
+    """The other set has different constants; both parts must be normalised with those of the training set."""
     assert other.normalise != data.normalise
     rows = evaluate(lt, data, ["ood"], ood=other, draws=0)
     inside, outside = (probabilities(lt, data, split.x) for split in (data.test, other.test))
@@ -129,14 +129,14 @@ def test_ood_uses_the_constants_of_the_training_data(lt, data, other):
 
 
 def test_a_deterministic_model_has_no_mutual_information_and_no_spread(node, data, other):
-    """Its members are one and the same: a score of pure rounding noise must not be reported."""
+    """All of its members are identical: a score that is pure rounding noise must not be reported."""
     rows = evaluate(node, data, ["clean", "ood"], ood=other)
     assert not [r for r in rows if r.setting.get("score") == "mutual_information" or "statistic" in r.setting]
     assert pick(rows, "mean_epistemic").number == pytest.approx(0.0, abs=1e-12)
 
 
 def test_the_spread_over_draws_is_that_of_separate_evaluations(lt, data):
-    """Reference: five evaluations with random draws of consecutive seeds; float64 sums, so 1e-12."""
+    """Reference: separate evaluations with random draws from consecutive seeds; sums in float64, hence 1e-12."""
     rows = evaluate(lt, data, ["clean"], draws=3, draw_seed=7)
     spread = next(r for r in rows if r.metric == "log_likelihood" and "statistic" in r.setting)
     alone = [
@@ -148,7 +148,7 @@ def test_the_spread_over_draws_is_that_of_separate_evaluations(lt, data):
 
 
 def test_one_set_of_random_times_serves_every_batch_of_lt_node(lt, data):
-    """The same numbers whatever the batch size: the end-times do not depend on it, nor do steps on the stored grid."""
+    """The numbers do not depend on the batch size: neither do the end-times, nor the steps of the stored grid."""
     small, large = (
         content(evaluate(lt, data, ["clean"], draw="random", draw_seed=3, draws=0, batch_size=size)) for size in (7, 60)
     )
@@ -158,7 +158,7 @@ def test_one_set_of_random_times_serves_every_batch_of_lt_node(lt, data):
 
 
 def test_fgsm_is_the_attack_on_the_averaged_prediction_in_both_units(lt, data):
-    """Reference: `fgsm` on the whole test set with the model's own log-probabilities; quantile draws, so all is exact."""
+    """Reference: `fgsm` on the whole test set with the model's log-probabilities; quantile draws make everything exact."""
     epsilons = (0.0, 0.3)
     rows = evaluate(lt, data, ["clean", "fgsm"], epsilons=epsilons, draws=0, batch_size=60)
     x, y = data.prepare(data.test.x), data.test.y
@@ -175,7 +175,7 @@ def test_fgsm_is_the_attack_on_the_averaged_prediction_in_both_units(lt, data):
 
 
 def test_the_fgsm_attack_has_one_set_of_times_and_its_evaluation_new_ones(lt, data, monkeypatch):
-    """The attacker knows the posterior, not its next draws (as in the paper's code)."""
+    """The attacker knows the posterior, but not its next draws (as in the paper's code)."""
     seeds: dict[bool, list[int]] = {True: [], False: []}
     original = type(lt.model).prediction_times
 
@@ -190,7 +190,7 @@ def test_the_fgsm_attack_has_one_set_of_times_and_its_evaluation_new_ones(lt, da
 
 
 def test_what_several_protocols_need_is_predicted_once(lt, data, other, monkeypatch):
-    """The test set as it is: once, and once for each draw of the spread; the images at epsilon 0: once for both units.
+    """The unchanged test set is predicted once, and once per draw of the spread; images at epsilon 0 once for both units.
 
     Reference: the rows of each protocol alone.
     """
@@ -229,8 +229,8 @@ def test_what_several_protocols_need_is_predicted_once(lt, data, other, monkeypa
     ],
 )
 def test_batches_are_larger_only_where_no_number_depends_on_them(model, options, sizes, data, request, monkeypatch):
-    """A device with room for 1,000: batches of all 60 images instead of 16 where nobody chose the size, unless random
-    end-times are drawn batch by batch or the steps are chosen by the batch. The numbers are those of the usual size."""
+    """On a device with room for 1,000 examples, batches of all 60 images replace batches of 16 if the user chose no size, except
+    if random end-times are drawn per batch or steps depend on the batch. The numbers equal those of the usual size."""
     run = request.getfixturevalue(model)
     usual = ltnode.evaluation.EvaluationOptions.resolved
 
@@ -258,10 +258,10 @@ def test_batches_are_larger_only_where_no_number_depends_on_them(model, options,
 
 
 @pytest.mark.parametrize("name", ["lt", "alt", "node"])
-def test_batches_side_by_side_have_the_predictions_that_they_have_alone(name, data, request, monkeypatch):
-    """Four batches of 16 images at a time on a device with room for 70, and the 12 that are left; random draws of their own.
+def test_jointly_solved_batches_have_the_predictions_that_they_have_alone(name, data, request, monkeypatch):
+    """Four batches of 16 images jointly on a device with room for 70, then the remaining 12; every batch has its own draws.
 
-    Reference: batch by batch; float32 sums in another order, amplified by ReLUs.
+    Reference: batch by batch; float32 sums in another order, and ReLUs amplify the difference.
     """
     calls: list[int] = []
 
@@ -275,7 +275,7 @@ def test_batches_side_by_side_have_the_predictions_that_they_have_alone(name, da
     together = predict.Predictor(model, data.prepare, options)
     monkeypatch.setattr(predict, "_fitting_examples", lambda *_: 70)
     monkeypatch.setattr(predict, "predict_batches", recording)
-    together._side_by_side = True
+    together._solves_jointly = True
     raw = data.test.x.repeat(2, 1, 1, 1)[:92]
     got, wanted = (predictor.classify(raw, 3, fresh=True) for predictor in (together, alone))
     assert calls == [4] and len(got) == len(wanted) == 92
@@ -285,21 +285,21 @@ def test_batches_side_by_side_have_the_predictions_that_they_have_alone(name, da
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["lt", "alt", "node"])
-def test_batches_side_by_side_on_cuda_have_the_predictions_that_they_have_alone(name, data, request):
-    """As above, with as many batches at a time as the card has room for; rounding differs with the size of a batch."""
+def test_jointly_solved_batches_on_cuda_have_the_predictions_that_they_have_alone(name, data, request):
+    """As above, with as many joint batches as the GPU has room for; rounding depends on the batch size."""
     model = copy.deepcopy(request.getfixturevalue(name).model).cuda()
     options = EvaluationOptions(steps="adaptive", draw="random", batch_size=16).resolved("paper")
     together, alone = (predict.Predictor(model, data.prepare, options) for _ in range(2))
-    alone._side_by_side = False
+    alone._solves_jointly = False
     got, wanted = (predictor.classify(data.test.x, 3) for predictor in (together, alone))
-    assert together._side_by_side and (together._together or 0) > 1
+    assert together._solves_jointly and (together._joint_batches or 0) > 1
     assert torch.allclose(got.log_probs, wanted.log_probs, atol=2e-3)
     assert got.cost.evaluations == wanted.cost.evaluations
 
 
 @pytest.mark.gpu
 def test_larger_batches_on_cuda_give_the_same_numbers(lt, data, monkeypatch):
-    """All 600 images at once against batches of 100; 1e-3, since other kernels may serve other sizes."""
+    """All 600 images at once compared with batches of 100; 1e-3, since other sizes may use other kernels."""
     model, seen = copy.deepcopy(lt.model).to("cuda"), []
     original = type(model).predict
     monkeypatch.setattr(type(model), "predict", lambda self, x, *args: seen.append(len(x)) or original(self, x, *args))
@@ -325,7 +325,7 @@ def test_pgd_is_at_least_as_strong_as_no_attack_and_reports_its_gradients(alt, d
 @pytest.mark.parametrize("model", ["lt", "alt"])
 @pytest.mark.parametrize("draw", ["quantile", "random"])
 def test_the_same_numbers_every_time(model, draw, data, other, request):
-    """Whatever the global random state is; which, like the model's mode, is as before."""
+    """Results do not depend on the global random state, which is left unchanged, as is the model's mode."""
     run = request.getfixturevalue(model)
     run.model.train()
     options = {
@@ -342,7 +342,7 @@ def test_the_same_numbers_every_time(model, draw, data, other, request):
 
 
 def test_adaptive_steps_and_random_draws_are_the_papers_defaults(data):
-    """A model of the paper's preset: random draws; with batches of another size adaptive steps give other numbers."""
+    """A model of the paper's preset uses random draws; its adaptive steps give other numbers for other batch sizes."""
     run = image_run("lt-node", data, preset="paper", epochs=1)
     rows, again = (evaluate(run, data, ["clean"], draws=0, batch_size=size) for size in (60, 7))
     assert pick(rows, "error").draw_seed == 0
@@ -444,7 +444,7 @@ def test_every_protocol_says_what_it_is():
 
 @pytest.mark.realdata
 def test_the_four_image_sets_meet_their_partners(real_data_root):
-    """Untrained networks, 24 images each: the protocols read the real sets and find the partner of each."""
+    """Untrained networks on 24 images each: the protocols read the real sets and find their partners."""
     for name, partner in (("mnist", "fashion-mnist"), ("svhn", "cifar10")):
         data = ltnode.data.load(name)
         model = ltnode.build("lt-node", data, width=8, seed=0)

@@ -1,4 +1,4 @@
-"""Files of results: whole after every protocol, continued, refused when they belong to something else."""
+"""Files of results: complete after every protocol, continued, and refused if they belong to another evaluation."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def run(data, tmp_path_factory):
 
 
 def content(rows):
-    """All but the cost, which holds times; protocol by protocol in the order of a file."""
+    """All fields but the cost, which contains times; sorted by protocol, as in a file."""
     plain = [{k: v for k, v in row.to_json().items() if k != "cost"} for row in rows]
     return sorted(plain, key=lambda row: row["protocol"])
 
 
 def test_a_row_survives_json():
-    """nan, curves, settings and costs come back; infinities and nan are no JSON, so they are null."""
+    """NaN, curves, settings and costs survive a round trip; JSON has no infinities and no NaN, so they are stored as null."""
     rows = [
         ResultRow("lt-node", "svhn", "paper", 3, "ood", "auroc", 0.5, 10, {"score": "entropy"}, 0, {}, Cost(14.0, 0.2, 5)),
         ResultRow("m", "d", None, None, "clean", "confidence_accuracy", (1.0, math.nan), 2, extra={"x": [0.0, 1.0]}),
@@ -47,13 +47,13 @@ def test_a_row_survives_json():
     assert math.isnan(back.curve[1])
 
 
-def test_costs_are_no_part_of_a_comparison():
+def test_costs_are_ignored_in_comparisons():
     row = ResultRow("m", "d", None, None, "clean", "error", 0.5, 10, cost=Cost(14.0, 0.2))
     assert row == dataclasses.replace(row, cost=Cost(14.0, 0.9))
     assert row != dataclasses.replace(row, value=0.25)
 
 
-def test_number_and_curve_tell_each_other_apart():
+def test_numbers_and_curves_are_told_apart():
     number = ResultRow("m", "d", None, None, "clean", "error", 0.5, 10)
     curve = dataclasses.replace(number, value=(0.5, 0.25))
     assert (number.number, curve.curve) == (0.5, (0.5, 0.25))
@@ -64,7 +64,7 @@ def test_number_and_curve_tell_each_other_apart():
 
 
 def test_an_interrupted_evaluation_goes_on_where_it_stopped(run, data, tmp_path, monkeypatch):
-    """The second protocol dies; the next call does not repeat the first one, and ends with the rows of one call."""
+    """The second protocol is interrupted; the next call does not repeat the first one, and returns the rows of a single call."""
     out = tmp_path / "results" / "evaluation.json"
     broken = dataclasses.replace(PROTOCOLS["rotation"], run=lambda context: (_ for _ in ()).throw(KeyboardInterrupt))
     wanted = ["clean", "rotation", "fgsm"]
@@ -140,7 +140,7 @@ def test_a_damaged_row_is_named(run, data, tmp_path):
 
 
 def test_a_folder_gives_the_rows_of_its_run(run, data):
-    """From disk: same weights, same constants of normalisation, same names."""
+    """Opened from disk: the same weights, normalisation constants and names."""
     assert content(evaluate(run.path, data, ["clean"], device="cpu", **OPTIONS)) == content(
         evaluate(run, data, ["clean"], **OPTIONS)
     )

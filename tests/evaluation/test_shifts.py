@@ -1,4 +1,4 @@
-"""Rotation against Pillow, corruptions against scipy, matplotlib and Pillow."""
+"""Shifts of images: rotation is compared with Pillow, corruptions with scipy, matplotlib and Pillow."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rotate_with_pillow(images: torch.Tensor, degrees: float) -> torch.Tensor:
 @pytest.mark.parametrize("size", [28, 32])
 @pytest.mark.parametrize("degrees", shifts.PAPER_ROTATIONS)
 def test_rotation_equals_pillow(size, degrees):
-    """Bit for bit on uint8 (the same float64 formula); unrounded floats differ by less than one level of 255."""
+    """uint8 images agree bit for bit (the same float64 formula); unrounded floats differ by less than one level of 255."""
     for images in (structured(size, size), photo_patches(size), photo_patches(size)[:, :1]):
         expected = rotate_with_pillow(images, degrees)
         rotated = shifts.rotate(images, degrees)
@@ -65,7 +65,7 @@ def test_rotation_equals_pillow(size, degrees):
 
 @pytest.mark.parametrize("degrees", [-30, 0, 1e-3, 37.5, 90, 180, 225.0, 270, 359.9, 400])
 def test_rotation_of_other_shapes_and_angles_equals_pillow(degrees):
-    """Images that are not square have no exact quarter turn of the same size: Pillow interpolates, and so do we."""
+    """Images that are not square have no exact quarter turn of the same size: Pillow interpolates, and so does `rotate`."""
     for height, width in ((5, 8), (9, 4), (1, 3)):
         images = structured(height, width)
         assert torch.equal(shifts.rotate(images, degrees), rotate_with_pillow(images, degrees))
@@ -84,7 +84,7 @@ def test_rotation_is_counter_clockwise_and_quarter_turns_compose():
 
 
 def test_rotation_in_blocks_equals_one_by_one():
-    """More images than one block, and each image alone, give the same result: nothing leaks between images."""
+    """More images than one block, and each image alone, give the same result: images do not influence each other."""
     images = torch.randint(256, (shifts._ROTATION_BLOCK + 3, 1, 6, 6), dtype=torch.uint8)
     rotated = shifts.rotate(images, 33)
     for i in (0, shifts._ROTATION_BLOCK - 1, shifts._ROTATION_BLOCK, len(images) - 1):
@@ -97,7 +97,7 @@ def level(name: str, severity: int) -> float:
 
 @pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
 def test_corruptions_equal_their_references(severity):
-    """Blur: scipy; brightness: matplotlib's HSV; contrast: numpy; one level of 255 for rounding in float32."""
+    """References: scipy (blur), matplotlib's HSV (brightness), numpy (contrast); one level of 255 for rounding in float32."""
     images = photo_patches(32, 4)
     exact = images.double().numpy() / 255
 
@@ -117,7 +117,7 @@ def test_corruptions_equal_their_references(severity):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_jpeg_equals_pillow(channels):
-    """Encoding and decoding image by image with Pillow at the listed quality, exactly."""
+    """Reference: encoding and decoding image by image with Pillow at the listed quality; the result is identical."""
     images = photo_patches(28, 3)[:, :channels]
     for severity, quality in zip(range(1, 6), (80, 65, 58, 50, 40), strict=True):
         for image, corrupted in zip(images, shifts.corrupt(images, "jpeg", severity), strict=True):
@@ -127,7 +127,7 @@ def test_jpeg_equals_pillow(channels):
 
 
 def test_noise_has_the_stated_deviation_and_is_seeded():
-    """On mid-grey, where nothing is clipped: deviation within 2 % (40 standard errors at 7e5 draws); seeds decide it."""
+    """On mid-grey nothing is clipped: the deviation is within 2 % (40 standard errors at 7e5 draws) and depends on the seed."""
     grey = torch.full((300, 3, 28, 28), 0.5)
     for severity in range(1, 6):
         noise = shifts.corrupt(grey, "gaussian-noise", severity, seed=1).double() / 255 - 0.5
@@ -141,7 +141,7 @@ def test_noise_has_the_stated_deviation_and_is_seeded():
 
 @pytest.mark.parametrize("name", shifts.CORRUPTIONS)
 def test_a_corruption_of_a_part_is_the_part_of_the_corruption(name):
-    """The first n results depend on the first n images alone; uint8 and the same values in float agree."""
+    """The first n results depend only on the first n images; uint8 images and the same values as floats agree."""
     images = photo_patches(32, 5)
     everything = shifts.corrupt(images, name, 2, seed=3)
     assert torch.equal(shifts.corrupt(images[:2], name, 2, seed=3), everything[:2])
@@ -159,7 +159,7 @@ def test_damage_grows_with_severity(name):
 
 
 def test_black_and_white_images_survive_brightness_and_contrast():
-    """No division by a zero value: black becomes grey, white stays white; a constant image has no contrast to lose."""
+    """There is no division by zero: black becomes grey, white stays white; a constant image has no contrast to reduce."""
     black, white = torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.full((1, 3, 4, 4), 255, dtype=torch.uint8)
     assert shifts.corrupt(black, "brightness", 5).unique().tolist() == [round(0.3 * 255)]
     assert torch.equal(shifts.corrupt(white, "brightness", 5), white)
@@ -193,14 +193,14 @@ def test_jpeg_without_pillow_names_the_extra(monkeypatch):
     ],
 )
 def test_bad_input_is_refused(call, match):
-    """Images of a wrong kind, unknown names and severities outside 1..5 are InputErrors that say what is allowed."""
+    """Invalid images, unknown names and severities outside 1..5 are InputErrors that say what is allowed."""
     with pytest.raises(InputError, match=match):
         call(torch.full((2, 3, 8, 8), 0.25))
 
 
 @pytest.mark.gpu
 def test_a_cuda_device_gives_the_same_images():
-    """One level of 255 for contracted multiply-adds on the device; the noise is the same."""
+    """One level of 255 is allowed for fused multiply-adds on the device; the noise is the same."""
     images = photo_patches(32)
     pairs = [(shifts.rotate(images.cuda(), d), shifts.rotate(images, d)) for d in (15, 45, 90, 165)]
     pairs += [(shifts.corrupt(images.cuda(), n, 3), shifts.corrupt(images, n, 3)) for n in shifts.CORRUPTIONS]

@@ -1,4 +1,4 @@
-"""Image files become pixels: every format and mode is read as Pillow and `from_folder` read it, everything else is refused."""
+"""Decoding of image files: every format and mode is read as by Pillow and `from_folder`; everything else is refused."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def png_header(width: int, height: int, depth: int = 8, colour: int = 2) -> byte
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_gives_the_pixels_that_pillow_gives(kind: str) -> None:
-    """An image of the right size is only decoded: equal to Pillow's own pixels, and without a note except for palettes."""
+    """An image of the right size is only decoded: the pixels equal Pillow's, and there is no note except for palettes."""
     data = encoded(picture(), kind)
     decoded = decode_image(data, COLOUR)
     expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB")).transpose(2, 0, 1)
     assert np.array_equal(decoded.pixels.numpy(), expected)
-    assert decoded.notes == (("palette -> colours",) if kind == "GIF" else ())
+    assert decoded.notes == (("palette -> RGB",) if kind == "GIF" else ())
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP"])
 def test_lossless_formats_round_trip(kind: str) -> None:
-    """The very bytes that were written."""
+    """A lossless file returns exactly the bytes that were written."""
     original = picture()
     decoded = decode_image(encoded(original, kind, **({"lossless": True} if kind == "WEBP" else {})), COLOUR)
     assert np.array_equal(decoded.pixels.permute(1, 2, 0).numpy(), np.asarray(original))
@@ -96,9 +96,9 @@ def test_scaling_is_that_of_training_images(tmp_path: Path, size: tuple[int, int
 @pytest.mark.parametrize(
     ("size", "notes"),
     [
-        ((640, 480), ("cropped about the centre 640x480 -> 480x480", "resized 480x480 -> 12x12")),
+        ((640, 480), ("centre-cropped 640x480 -> 480x480", "resized 480x480 -> 12x12")),
         ((24, 24), ("resized 24x24 -> 12x12",)),
-        ((12, 20), ("cropped about the centre 12x20 -> 12x12",)),
+        ((12, 20), ("centre-cropped 12x20 -> 12x12",)),
         ((12, 12), ()),
     ],
 )
@@ -113,7 +113,7 @@ def test_notes_tell_channels() -> None:
 
 
 def test_nothing_is_inverted() -> None:
-    """A dark digit on white stays one, whatever the network was trained on."""
+    """A dark digit on white stays dark on white, whatever the network was trained on."""
     image = Image.new("L", (12, 12), 255)
     image.putpixel((3, 4), 0)
     pixels = decode_image(encoded(image), GREY).pixels[0]
@@ -123,9 +123,9 @@ def test_nothing_is_inverted() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation_is_applied(orientation: int) -> None:
-    """Stored so that a viewer who follows EXIF 2.3, table of orientations, sees the original (PNG: no loss)."""
+    """The file is stored so that a viewer that follows the orientation table of EXIF 2.3 shows the original (PNG is lossless)."""
     seen = np.arange(12 * 12, dtype=np.uint8).reshape(12, 12)
-    # What the sensor stored, for the 0th row and column of what is seen: the inverse of each turn.
+    # The stored pixels are the inverse of the rotation that the orientation asks for.
     stored = {
         1: seen, 2: seen[:, ::-1], 3: seen[::-1, ::-1], 4: seen[::-1], 5: seen.T, 6: np.rot90(seen), 7: seen[::-1, ::-1].T,
         8: np.rot90(seen, -1),
@@ -134,7 +134,7 @@ def test_exif_orientation_is_applied(orientation: int) -> None:
     exif[0x0112] = orientation
     decoded = decode_image(encoded(Image.fromarray(np.ascontiguousarray(stored)), exif=exif), GREY)
     assert np.array_equal(decoded.pixels[0].numpy(), seen)
-    assert decoded.notes == (() if orientation == 1 else (f"turned upright (EXIF orientation {orientation})",))
+    assert decoded.notes == (() if orientation == 1 else (f"rotated upright (EXIF orientation {orientation})",))
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
@@ -154,7 +154,7 @@ def test_transparent_parts_lie_over_white(mode: str) -> None:
     alpha = values[..., -1:] / 255
     expected = (alpha * values[..., :-1] + (1 - alpha) * 255).transpose(2, 0, 1)
     assert np.abs(decoded.pixels.numpy() - expected).max() <= 2
-    assert decoded.notes == ("transparent parts over white",)
+    assert decoded.notes == ("transparency filled with white",)
 
 
 def test_opaque_alpha_is_no_change() -> None:
@@ -168,7 +168,7 @@ def test_opaque_alpha_is_no_change() -> None:
 def test_palette_with_a_transparent_colour() -> None:
     image = picture("L").convert("P")
     decoded = decode_image(encoded(image, transparency=int(np.asarray(image)[0, 0])), COLOUR)
-    assert decoded.notes == ("palette -> colours", "transparent parts over white")
+    assert decoded.notes == ("palette -> RGB", "transparency filled with white")
     assert decoded.pixels[:, 0, 0].tolist() == [255, 255, 255]
 
 
@@ -182,7 +182,7 @@ def test_sixteen_bits_are_rounded_to_eight() -> None:
 
 
 def test_sixteen_bit_colour_is_noted() -> None:
-    """Pillow cannot write it, so the file is put together here: 12 rows of filter byte and 36 big-endian numbers."""
+    """Pillow cannot write such a file, so it is assembled here: 12 rows, each a filter byte and 36 big-endian numbers."""
     rows = b"".join(b"\x00" + struct.pack(">36H", *([0x8000 + 256 * row] * 36)) for row in range(12))
     data = png_header(12, 12, depth=16) + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND", b"")
     decoded = decode_image(data, COLOUR)
@@ -196,12 +196,12 @@ def test_the_first_frame_counts(kind: str) -> None:
     data = encoded(first, kind, save_all=True, append_images=[second], **({"lossless": True} if kind == "WEBP" else {}))
     decoded = decode_image(data, GREY)
     assert decoded.pixels.max() == 0
-    assert "several frames: the first one" in decoded.notes
+    assert "animation: only the first frame is used" in decoded.notes
 
 
-def test_float_pixels_have_no_certain_range() -> None:
+def test_float_pixels_have_an_unknown_range() -> None:
     data = encoded(Image.fromarray(np.zeros((12, 12), dtype=np.float32)), "TIFF")
-    with pytest.raises(InputError, match="no certain range"):
+    with pytest.raises(InputError, match="unknown range"):
         decode_image(data, GREY, formats=LOCAL_FORMATS)
 
 
@@ -214,7 +214,7 @@ def webp(chunk: bytes, content: bytes) -> bytes:
 
 
 class Evil:
-    """A pickle that would leave a trace."""
+    """A pickle whose loading would end the process."""
 
     def __reduce__(self) -> Any:
         return sys.exit, (77,)
@@ -241,21 +241,21 @@ ZEROS = zlib.compress(bytes(1 << 27), 9)
 
 HOSTILE = {
     "empty": (b"", "empty"),
-    "text": (b"hello " * 100, "no image"),
-    "svg": (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', "no image"),
-    "html": (b"<!doctype html><script>alert(1)</script>", "no image"),
-    "pickle": (pickle.dumps(Evil()), "no image"),
-    "zip": (b"PK\x03\x04" + bytes(100), "no image"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) run\n", "no image"),
-    "ppm": (b"P6 12 12 255\n" + bytes(432), "no image"),
-    "ico": (encoded(picture("RGBA"), "ICO"), "no image"),
+    "text": (b"hello " * 100, "not an image"),
+    "svg": (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', "not an image"),
+    "html": (b"<!doctype html><script>alert(1)</script>", "not an image"),
+    "pickle": (pickle.dumps(Evil()), "not an image"),
+    "zip": (b"PK\x03\x04" + bytes(100), "not an image"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) run\n", "not an image"),
+    "ppm": (b"P6 12 12 255\n" + bytes(432), "not an image"),
+    "ico": (encoded(picture("RGBA"), "ICO"), "not an image"),
     "png bomb by header": (png_header(100_000, 100_000) + IDAT, "too many pixels"),
     "png just too large": (png_header(10_000, 5_001) + IDAT, "10000x5001 = 50,010,000 pixels; at most 50,000,000"),
-    "png without pixels": (png_header(0, 12) + IDAT, "no image"),
+    "png without pixels": (png_header(0, 12) + IDAT, "not an image"),
     "png without data": (png_header(12, 12) + IDAT, "damaged"),
-    "png header only": (png_header(12, 12), "no image"),
-    "png of wrong checksum": (encoded(picture())[:30] + b"xx" + encoded(picture())[32:], "no image"),
-    "png text bomb": (png_header(12, 12) + png_chunk(b"zTXt", b"k\0\0" + ZEROS) + IDAT, "damaged|no image"),
+    "png header only": (png_header(12, 12), "not an image"),
+    "png of wrong checksum": (encoded(picture())[:30] + b"xx" + encoded(picture())[32:], "not an image"),
+    "png text bomb": (png_header(12, 12) + png_chunk(b"zTXt", b"k\0\0" + ZEROS) + IDAT, "damaged|not an image"),
     "gif bomb by header": (gif(65535, 65535), "pixels"),
     "gif bomb by frame": (gif(9, 60000), "pixels"),
     "bmp bomb by header": (bmp_header(2**30, 2**30), "pixels"),
@@ -264,7 +264,7 @@ HOSTILE = {
     "webp bomb, lossless": (webp(b"VP8L", b"\x2f" + struct.pack("<I", 0x0FFFFFFF) + bytes(20)), "16384x16384"),
     "webp bomb, lossy": (webp(b"VP8 ", b"\x10\0\0\x9d\x01\x2a" + struct.pack("<HH", 16383, 16383) + bytes(20)), "16383x16383"),
     "jpeg bomb by header": (JPEG_65535, "pixels"),
-    "jpeg of two bytes": (b"\xff\xd8", "damaged|no image"),
+    "jpeg of two bytes": (b"\xff\xd8", "damaged|not an image"),
 }
 
 
@@ -277,7 +277,7 @@ def test_hostile_files_are_refused_with_a_reason(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP"])
 def test_a_file_cut_anywhere_is_refused_or_whole(kind: str) -> None:
-    """Every 7th length: an InputError, or (a few bytes of trailer missing) pixels of the right shape; never anything else."""
+    """At every 7th length: an InputError, or pixels of the right shape if only the trailer is missing; no other exception."""
     data = encoded(picture("RGB", (40, 40)), kind)
     refused = 0
     for length in range(0, len(data), 7):
@@ -302,7 +302,7 @@ def test_altered_bytes_never_escape_as_another_error(kind: str, changes: list[tu
 
 
 def test_the_limit_is_checked_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A too large picture is never loaded; one at the limit is."""
+    """A picture above the limit is never decoded; one at the limit is."""
     from PIL import ImageFile
 
     data = encoded(picture("L", (12, 12)))

@@ -1,4 +1,4 @@
-"""Arrays and tables become batches: every reasonable layout is taken, everything else is refused with a reason."""
+"""Batches from arrays and tables: every reasonable layout is accepted; everything else is refused with a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(path: Path, array: NDArray[Any], **options: Any) -> Path:
     ],
 )  # fmt: skip
 def test_one_input_or_a_batch(given: tuple[int, ...], shape: tuple[int, ...], batch: int) -> None:
-    """The numbers keep their order: only the axes of the batch and of a single channel are added."""
+    """The values keep their order: only the batch axis and the axis of a single channel are added."""
     array = np.arange(np.prod(given, dtype=int), dtype=np.float64).reshape(given) / 1000
     raw = batch_of_array(array, shape)
     assert raw.shape == (batch, *shape)
@@ -45,13 +45,13 @@ def test_one_input_or_a_batch(given: tuple[int, ...], shape: tuple[int, ...], ba
 
 @pytest.mark.parametrize("given", [(4, 5), (5, 4, 3), (2, 4, 5, 3), (3, 4, 6), (2, 2, 3, 4, 5), (60,)])
 def test_other_shapes_are_refused(given: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match=r"takes \(3, 4, 5\) or \(B, 3, 4, 5\)"):
+    with pytest.raises(InputError, match=r"must have shape \(3, 4, 5\) or \(B, 3, 4, 5\)"):
         batch_of_array(np.zeros(given), COLOUR)
 
 
 @pytest.mark.parametrize("given", [(0,), (0, 3), (0, 4, 5)])
-def test_nothing_is_refused(given: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="holds nothing"):
+def test_an_empty_array_is_refused(given: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="is empty"):
         batch_of_array(np.zeros(given), GREY)
 
 
@@ -82,7 +82,7 @@ def test_pixels_of_another_scale_are_refused(values: float, reason: str) -> None
 
 @pytest.mark.parametrize("array", [np.zeros(3, dtype=bool), np.zeros(3, dtype=complex), np.array(["a", "b", "c"])])
 def test_arrays_of_other_things_are_refused(array: NDArray[Any]) -> None:
-    with pytest.raises(InputError, match="numbers are needed"):
+    with pytest.raises(InputError, match="must hold real numbers"):
         batch_of_array(array, (3,))
 
 
@@ -111,7 +111,7 @@ def test_damaged_arrays_are_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_object_arrays_are_never_unpickled(tmp_path: Path) -> None:
-    """Both a pickled array in the .npy format and a bare pickle are refused before anything in them runs."""
+    """A pickled array in the .npy format and a bare pickle are both refused before any of their code runs."""
 
     class Trap:
         def __reduce__(self) -> Any:
@@ -121,7 +121,7 @@ def test_object_arrays_are_never_unpickled(tmp_path: Path) -> None:
     bare = tmp_path / "bare.npy"
     bare.write_bytes(objects.read_bytes()[128:])
     for file in (objects, bare):
-        with pytest.raises(InputError, match="no array of numbers"):
+        with pytest.raises(InputError, match="not a numeric array"):
             read_input(file, (2,))
 
 
@@ -141,7 +141,7 @@ def test_tables_of_many_dialects(text: str) -> None:
 
 
 def test_a_table_names_its_lines(tmp_path: Path) -> None:
-    """Lines of the file, so that an editor finds them: header and empty lines count."""
+    """Line numbers of the file, as an editor shows them: the header and empty lines count."""
     file = tmp_path / "points.csv"
     file.write_text("x\n0.5\n\n-1\n")
     assert read_input(file, (1,)).names == (f"{file}:2", f"{file}:4")
@@ -158,16 +158,16 @@ def test_written_numbers_are_read_exactly(rows: list[list[float]]) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("1,2\n3\n", "line 2 has 1 columns, but the model takes 2"),
-        ("a,b,y\n1,2,0\n", "line 1 has 3 columns, but the model takes 2; leave out the target"),
+        ("1,2\n3\n", "line 2 must have 2 columns, not 1"),
+        ("a,b,y\n1,2,0\n", "line 1 must have 2 columns, not 3; leave out the target"),
         ("1,2\n3,x\n", "line 2, column 2: 'x' is not a finite number"),
         ("1,nan\n", "line 1, column 2: 'nan'"),
         ("1,inf\n", "line 1, column 2: 'inf'"),
         ("1,1e999\n", "'1e999' is not a finite number"),
         ("1,\n", "line 1, column 2: ''"),
         ("1,1_000\n", "1_000"),
-        ("a,b\n", "holds no numbers"),
-        ("", "holds no numbers"),
+        ("a,b\n", "contains no numbers"),
+        ("", "contains no numbers"),
         ("1,\0\n", "column 2"),
     ],
 )
@@ -176,7 +176,7 @@ def test_bad_tables_say_where(text: str, reason: str) -> None:
         read_csv(text.encode(), (2,))
 
 
-def test_bytes_are_no_table() -> None:
+def test_binary_content_is_not_a_table() -> None:
     with pytest.raises(InputError, match="UTF-8"):
         read_csv(b"\xff\xfe1\x00", (1,))
 
@@ -196,7 +196,7 @@ def test_tables_are_for_vectors_and_images_for_images(tmp_path: Path) -> None:
 
 
 def test_folders_give_their_images_by_name(tmp_path: Path) -> None:
-    """Below, too; hidden files and other kinds are left out."""
+    """Subfolders are searched too; hidden files and files of other kinds are skipped."""
     for name in ("b.PNG", "a.jpg", "deep/c.webp", ".hidden.png", ".cache/d.png", "notes.txt"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -205,7 +205,7 @@ def test_folders_give_their_images_by_name(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no images"):
+    with pytest.raises(InputError, match="contains no images"):
         find_files(tmp_path)
 
 
@@ -215,9 +215,9 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_archives_are_refused(tmp_path: Path) -> None:
-    """numpy.load would open a zip under the name .npy."""
+    """numpy.load would open a zip archive that is named .npy."""
     file = io.BytesIO()
     np.savez(file, x=np.zeros(3))
     (tmp_path / "x.npy").write_bytes(file.getvalue())
-    with pytest.raises(InputError, match="no array of numbers"):
+    with pytest.raises(InputError, match="not a numeric array"):
         read_input(tmp_path / "x.npy", (3,))

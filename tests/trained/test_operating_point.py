@@ -1,4 +1,4 @@
-"""Operating points: thresholds keep the shares that were asked for, whatever the predictions, and survive their file."""
+"""Operating points: thresholds keep the requested shares, whatever the predictions, and are stored without loss."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from hypothesis import given
 
 from ltnode import metrics
 from ltnode.errors import CheckpointError, InputError
-from ltnode.evaluation.protocols.out_of_distribution import SCORES as EVALUATION_SCORES
-from ltnode.metrics import UncertaintySplit
+from ltnode.models import Prediction
 from ltnode.trained.operating_point import (
     FILE,
     SCORES,
@@ -39,7 +38,7 @@ def point(**changes: object) -> OperatingPoint:
 
 @given(DISTINCT, SHARES)
 def test_the_answered_share_exceeds_the_coverage_by_less_than_one_example(values: list[float], coverage: float) -> None:
-    """Distinct entropies: coverage <= share < coverage + 1/n. Exact in the counts; 1e-9 is the rounding of share and k/1000."""
+    """For distinct entropies, coverage <= share < coverage + 1/n. Counts are exact; 1e-9 covers the rounding of k/1000."""
     entropy = torch.tensor(values, dtype=torch.float64)
     share = (entropy <= abstention_threshold(entropy, coverage)).double().mean().item()
     assert coverage - 1e-9 <= share < coverage + 1 / len(values) + 1e-9
@@ -47,7 +46,7 @@ def test_the_answered_share_exceeds_the_coverage_by_less_than_one_example(values
 
 @given(WITH_TIES, SHARES)
 def test_with_ties_no_smaller_threshold_would_do(values: list[float], coverage: float) -> None:
-    """Equal entropies are answered together: at the threshold enough are, below it too few (counts, exact up to 1e-9)."""
+    """Equal entropies are answered together: enough of them at the threshold, too few below it (counts, exact up to 1e-9)."""
     entropy = torch.tensor(values, dtype=torch.float64)
     threshold = abstention_threshold(entropy, coverage)
     assert (entropy <= threshold).double().mean() >= coverage - 1e-9
@@ -57,7 +56,7 @@ def test_with_ties_no_smaller_threshold_would_do(values: list[float], coverage: 
 
 @given(WITH_TIES | DISTINCT, SHARES, SHARES)
 def test_thresholds_are_monotone(values: list[float], one: float, other: float) -> None:
-    """To answer more, a model must accept more entropy; to accept more of its own kind, a lower score."""
+    """To answer more examples, a model must accept a larger entropy; to accept more examples, a lower score."""
     low, high = sorted((one, other))
     numbers = torch.tensor(values, dtype=torch.float64)
     assert abstention_threshold(numbers, low) <= abstention_threshold(numbers, high)
@@ -78,41 +77,40 @@ def test_a_decimal_share_means_the_decimal_number() -> None:
 
 
 def test_acceptance_at_95_is_the_threshold_of_fpr95(generator: torch.Generator) -> None:
-    """`metrics.fpr95` is the share of outsiders at or above our threshold."""
+    """`metrics.fpr95` is the share of out-of-distribution scores at or above our threshold."""
     inside, outside = torch.rand(101, generator=generator), torch.rand(53, generator=generator)
     threshold = acceptance_threshold(inside.double(), 0.95)
     assert metrics.fpr95(inside, outside) == (outside >= threshold).double().mean().item()
 
 
-def test_scores_are_those_of_the_evaluation(generator: torch.Generator) -> None:
-    """Same names, same values: what was measured there is what is used here."""
-    members = torch.rand(4, 6, 3, dtype=torch.float64, generator=generator)
-    members /= members.sum(-1, keepdim=True)
-    probs, split = members.mean(0), metrics.uncertainty_split(members)
-
-    class Predictions:
-        entropy, epistemic = split.total, split.epistemic
-
-    Predictions.probs = probs  # type: ignore[attr-defined]
-    assert SCORES.keys() == EVALUATION_SCORES.keys()
+def test_scores_fall_with_the_uncertainty(generator: torch.Generator) -> None:
+    """Reference: the metrics of the members' probabilities; 1e-15 is the rounding of two orders of summation."""
+    prediction = Prediction("classification", torch.randn(4, 6, 3, dtype=torch.float64, generator=generator), torch.ones(4))
+    split = metrics.uncertainty_split(prediction.member_probs)
+    expected = {
+        "max_probability": prediction.member_probs.mean(0).amax(1),
+        "entropy": -split.total,
+        "mutual_information": -split.epistemic,
+    }
+    assert SCORES.keys() == expected.keys()
     for name, score in SCORES.items():
-        assert torch.equal(score(probs, split), EVALUATION_SCORES[name](Predictions))  # type: ignore[arg-type]
+        torch.testing.assert_close(score(prediction), expected[name], rtol=0, atol=1e-15)
 
 
 def test_point_of_known_predictions() -> None:
-    """Four predictions by hand: with coverage 1/2 the two surest are answered, one of which is wrong; counts are exact."""
+    """Four predictions by hand: with coverage 1/2 the two most certain are answered, one of them wrongly; counts are exact."""
     probs = torch.tensor([[0.99, 0.01], [0.9, 0.1], [0.4, 0.6], [0.45, 0.55]], dtype=torch.float64)
-    split = UncertaintySplit(*(metrics.entropy(probs) for _ in range(3)))
-    found = operating_point(probs, split, torch.tensor([0, 1, 1, 1]), data="four", coverage=0.5, ood_keeps=0.75)
-    assert found.entropy_threshold == metrics.entropy(probs)[1].item()
-    assert found.ood_threshold == 0.6
+    prediction = Prediction("classification", probs.log()[None], torch.ones(1))
+    found = operating_point(prediction, torch.tensor([0, 1, 1, 1]), data="four", coverage=0.5, ood_keeps=0.75)
+    assert found.entropy_threshold == pytest.approx(metrics.entropy(probs)[1].item(), abs=1e-15)
+    assert found.ood_threshold == pytest.approx(0.6, abs=1e-15)
     assert (found.accuracy, found.accuracy_kept, found.n) == (0.75, 0.5, 4)
-    assert [found.abstains(h) for h in split.total.tolist()] == [False, False, True, True]
-    assert [found.is_ood(p) for p in probs.amax(1).tolist()] == [False, False, False, True]
+    assert [found.abstains(h) for h in prediction.entropy.tolist()] == [False, False, True, True]
+    assert [found.is_ood(p) for p in prediction.probs.amax(1).tolist()] == [False, False, False, True]
 
 
 def test_file_round_trip(tmp_path: Path) -> None:
-    """What is saved is read again, all of it; a folder without one has None."""
+    """All saved values are read again; a folder without an operating point gives None."""
     assert OperatingPoint.read(tmp_path) is None
     saved = point(weights="abc", samples=7)
     assert saved.save(tmp_path) == tmp_path / FILE
@@ -127,7 +125,7 @@ def test_file_round_trip(tmp_path: Path) -> None:
 )  # fmt: skip
 @pytest.mark.no_typecheck
 def test_a_damaged_file_is_an_error(tmp_path: Path, content: str) -> None:
-    """Wrong flags would be worse than none: the error names the file."""
+    """Wrong flags would be worse than no flags, so reading fails; the error names the file."""
     (tmp_path / FILE).write_text(content)
     with pytest.raises(CheckpointError, match=FILE):
         OperatingPoint.read(tmp_path)

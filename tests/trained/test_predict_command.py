@@ -1,4 +1,4 @@
-"""``ltnode predict`` and ``ltnode operating-point``: what people see, what programs read, and what happens to bad inputs."""
+"""``ltnode predict`` and ``ltnode operating-point``: the table for people, the files for programs, the errors for bad inputs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner, Result
 
 import ltnode
-from ltnode.cli.app import Commands
-from ltnode.cli.commands import operating_point, predict, train
+from ltnode.cli.app import make_app
 from ltnode.trained import OperatingPoint, TrainedModel, to_png
-
-
-def make_app() -> typer.Typer:
-    """The commands under test alone."""
-    app = typer.Typer(cls=Commands)
-    app.callback()(lambda: None)
-    for command in (predict, operating_point, train):
-        command.register(app)
-    return app
-
 
 APP = make_app()
 
@@ -36,7 +24,7 @@ def run(*words: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classifier of points in the plane by the train command, with a validation split."""
+    """A classifier of points in the plane, trained by the command with a validation split."""
     folder = tmp_path_factory.mktemp("runs") / "annuli"
     settings = ("--limit", "60", "--device", "cpu", "--set", "validation_fraction=0.5", "--set", "epochs=2")
     result = run("train", "--model", "lt-node", "--data", "concentric", "--out", folder, *settings)
@@ -63,7 +51,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_training_with_a_validation_split_chooses_the_operating_point(vectors: Path) -> None:
-    """On the examples that were held out, once: continuing the finished run leaves a point of one's own as it is."""
+    """The point is chosen once, on the held-out examples: resuming the finished run keeps a point that the user chose."""
     point = OperatingPoint.read(vectors)
     assert point is not None
     assert point.data == "30 validation examples of concentric that training held out (share 0.5, seed 0)"
@@ -76,7 +64,7 @@ def test_training_with_a_validation_split_chooses_the_operating_point(vectors: P
 
 
 def test_json_of_a_table_holds_the_rows(vectors: Path, tmp_path: Path) -> None:
-    """Every number of the document is that of `TrainedModel.rows`; nothing else is on standard output."""
+    """Every number in the document equals that of `TrainedModel.rows`; standard output holds nothing else."""
     (tmp_path / "points.csv").write_text("x,y\n0.1,0.2\n1.5,-1\n")
     result = run("predict", vectors, tmp_path / "points.csv", "--json", "--top", "2", "--device", "cpu")
     assert result.exit_code == 0, result.output
@@ -93,7 +81,7 @@ def test_json_of_a_table_holds_the_rows(vectors: Path, tmp_path: Path) -> None:
 
 
 def test_flags_follow_the_operating_point(vectors: Path, tmp_path: Path) -> None:
-    """A point that no input reaches flags all of them."""
+    """An operating point that no input reaches flags all of them."""
     point = OperatingPoint.read(vectors)
     assert point is not None
     OperatingPoint(**{**point.__dict__, "entropy_threshold": -1.0, "ood_threshold": 2.0}).save(vectors)
@@ -120,10 +108,10 @@ def test_csv_out_has_a_column_for_everything(vectors: Path, tmp_path: Path) -> N
 
 
 def test_images_are_converted_with_a_note(digits: Path, pictures: Path, tmp_path: Path) -> None:
-    """A folder in order of names; the changes are told; inputs with end-times of their own have a column for them."""
+    """Files are sorted by name, conversions are reported, and per-input end-times have a column."""
     result = run("predict", digits, pictures, "--data", "mnist", "--out", tmp_path / "out.json", "--samples", "3")
     assert result.exit_code == 0, result.output
-    note = "colour -> grey, cropped about the centre 64x48 -> 48x48, resized 48x48 -> 28x28"
+    note = "colour -> grey, centre-cropped 64x48 -> 48x48, resized 48x48 -> 28x28"
     assert f"b.png: {note}" in result.stdout.replace("\n", "")
     assert "End-time" in result.stdout
     document = json.loads((tmp_path / "out.json").read_text())
@@ -137,12 +125,12 @@ def test_images_are_converted_with_a_note(digits: Path, pictures: Path, tmp_path
 
 
 def test_bad_inputs_are_reported_and_the_others_predicted(digits: Path, pictures: Path, tmp_path: Path) -> None:
-    """Status 2, a line per bad input on standard error, and rows for the good ones."""
+    """Exit status 2, one line per bad input on standard error, and rows for the good ones."""
     (pictures / "broken.png").write_bytes((pictures / "a.png").read_bytes()[:100])
     result = run("predict", digits, pictures, tmp_path / "missing.png", "--data", "mnist", "--json")
     assert result.exit_code == 2
     errors = " ".join(result.stderr.split())
-    assert "broken.png: the image is damaged or cut off" in errors
+    assert "broken.png: the image is damaged or truncated" in errors
     assert "missing.png: No such file" in errors
     assert "2 of 4 inputs could not be used" in errors
     assert [Path(row["input"]).name for row in json.loads(result.stdout)["predictions"]] == ["a.png", "b.png"]
@@ -154,8 +142,8 @@ def test_bad_inputs_are_reported_and_the_others_predicted(digits: Path, pictures
         (("RUN", "x.csv", "--out", "x.txt"), "--out must end in .json or .csv"),
         (("nowhere", "x.csv"), "nowhere is not a folder"),
         (("RUN", "x.csv", "--device", "gpu"), "'cuda:N'"),
-        (("RUN", "wide.csv"), "line 1 has 3 columns, but the model takes 2; leave out the target"),
-        (("RUN", "empty"), "holds no images"),
+        (("RUN", "wide.csv"), "line 1 must have 2 columns, not 3; leave out the target"),
+        (("RUN", "empty"), "contains no images"),
     ],
 )
 def test_errors_are_one_line(vectors: Path, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -182,7 +170,7 @@ def test_regression_shows_intervals(tmp_path: Path) -> None:
 
 
 def test_operating_point_command(vectors: Path) -> None:
-    """Another coverage, another score: stored with the run and shown; an impossible share or score is an error."""
+    """Another coverage and score are stored with the run and shown; an invalid share or score is an error."""
     before = OperatingPoint.read(vectors)
     assert before is not None
     result = run("operating-point", vectors, "--coverage", "0.5", "--score", "mutual_information", "--device", "cpu")

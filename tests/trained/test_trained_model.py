@@ -1,4 +1,4 @@
-"""A trained model from its folder: its rows are the model's own predictions in plain numbers, input by input."""
+"""A trained model opened from its folder: its rows are the predictions of the model in plain numbers, one row per input."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ltnode import metrics
 from ltnode.data import Dataset, Split
 from ltnode.data.augment import Normalisation
 from ltnode.errors import CheckpointError, ConfigError, InputError
-from ltnode.evaluation.protocols.held_out import calibration_halves
 from ltnode.models import InputSpec
 from ltnode.models.build import MODELS
 from ltnode.trained import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point, to_png
+from ltnode.trained.calibration import calibration_halves
 from ltnode.training import fit, train_preset
 
 DIM = 3
@@ -39,7 +39,7 @@ def trained(run_folder: Path) -> TrainedModel:
 
 
 def vector_model(name: str, task: str, folder: Path) -> TrainedModel:
-    """A model by name after a few steps on vectors, saved and opened again."""
+    """A model after a few training steps on vectors, opened from its run folder."""
     x = torch.randn(20, DIM, generator=torch.Generator().manual_seed(1))
     y = (x[:, 0] > 0).long() if task == "classification" else x[:, 0]
     data = Dataset.from_arrays(x, y, task=task, name="points", class_names=("no", "yes") if task == "classification" else None)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def vector_model(name: str, task: str, folder: Path) -> TrainedModel:
 
 
 def test_classification_rows_are_the_models_prediction(trained: TrainedModel) -> None:
-    """Against model.predict on inputs normalised by hand, and the metrics' entropies; 1e-6: float32 averages against float64."""
+    """References: model.predict on inputs normalised by hand, and the metrics' entropies; 1e-6 between float32 and float64."""
     raw, _ = images(5, 7)
     data = image_data()
     assert data.normalise is not None
@@ -76,7 +76,7 @@ def test_classification_rows_are_the_models_prediction(trained: TrainedModel) ->
 
 
 def test_regression_rows_are_the_models_prediction(tmp_path: Path) -> None:
-    """Mean and std of the members; the 90 % interval of a Gaussian is 1.6449 standard deviations wide on each side."""
+    """Mean and std over the members; the central 90 % interval of a Gaussian extends 1.6449 standard deviations to each side."""
     trained = vector_model("lt-node", "regression", tmp_path)
     raw = torch.randn(4, DIM, dtype=torch.float64)
     prediction = trained.predict(raw)
@@ -95,7 +95,7 @@ def test_regression_rows_are_the_models_prediction(tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["classification", "regression"])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_predicts_each_input_alone(name: str, task: str, tmp_path: Path) -> None:
-    """The contract of every model: alone, in a batch and in another order agree to 1e-5, and rows are JSON without NaN."""
+    """The contract of every model: an input alone, in a batch and in another order agrees to 1e-5; rows are JSON without NaN."""
     trained = vector_model(name, task, tmp_path)
     raw = 2 * torch.randn(6, DIM)
     together = trained.rows(raw, samples=5)
@@ -114,7 +114,7 @@ def test_every_model_predicts_each_input_alone(name: str, task: str, tmp_path: P
 
 
 def test_batches_do_not_show(trained: TrainedModel) -> None:
-    """More inputs than one batch holds: the rows of the parts, to 1e-5 (sums of another order)."""
+    """More inputs than fit into one batch: the rows equal those of the parts to 1e-5 (another order of summation)."""
     raw, _ = images(140, 5)
     counted: list[int] = []
     rows = trained.rows(raw, on_predicted=counted.append)
@@ -124,7 +124,7 @@ def test_batches_do_not_show(trained: TrainedModel) -> None:
 
 
 def test_raw_pixels_of_both_scales_are_the_same_image(trained: TrainedModel) -> None:
-    """uint8 and the same values / 255: 1e-5 after division by the std."""
+    """uint8 pixels and the same values divided by 255 agree to 1e-5 after normalisation."""
     raw, _ = images(3, 2)
     assert torch.allclose(trained.prepare(raw), trained.prepare(raw.float() / 255), atol=1e-5)
 
@@ -132,7 +132,7 @@ def test_raw_pixels_of_both_scales_are_the_same_image(trained: TrainedModel) -> 
 # -- opening -------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_tells_everything(trained: TrainedModel, run_folder: Path) -> None:
+def test_a_run_records_everything(trained: TrainedModel, run_folder: Path) -> None:
     assert (trained.name, trained.path) == ("patterns-run", run_folder)
     assert (trained.shape, trained.task, trained.data) == ((1, SIDE, SIDE), "classification", "patterns")
     assert trained.class_names == tuple(str(k) for k in range(CLASSES))
@@ -140,8 +140,8 @@ def test_a_run_tells_everything(trained: TrainedModel, run_folder: Path) -> None
     assert trained.operating_point is None
 
 
-def test_a_saved_model_takes_what_a_data_set_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`ltnode.save` records shapes only: without a data set a warning, with one its classes and constants."""
+def test_a_saved_model_uses_the_constants_of_a_named_data_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`ltnode.save` records shapes only: without a data set there is a warning, with one its classes and constants are used."""
     ltnode.save(ltnode.build("node", "fashion-mnist", seed=0, width=34), tmp_path / "m")
     with caplog.at_level(logging.WARNING, "ltnode"):
         bare = TrainedModel.open(tmp_path / "m")
@@ -211,34 +211,34 @@ def test_bad_inputs_are_refused(trained: TrainedModel, raw: torch.Tensor, reason
 
 
 def test_choice_on_the_validation_split_gives_the_asked_shares(trained: TrainedModel) -> None:
-    """40 held-out images: rows flagged at the chosen point abstain for exactly 40 - ceil(0.8 x 40) = 8 of them."""
-    split, words = calibration_examples(trained, image_data())
-    assert words == "40 validation examples of patterns that training held out (share 0.25, seed 3)"
+    """At the chosen point, exactly 40 - ceil(0.8 x 40) = 8 of the 40 held-out images are flagged."""
+    split, description = calibration_examples(trained, image_data())
+    assert description == "40 validation examples of patterns that training held out (share 0.25, seed 3)"
     expected = image_data().with_validation(0.25, seed=3)[1]
     assert torch.equal(split.x, expected.x)
-    point = choose_operating_point(trained, split, 0.8, ood_score="entropy", ood_keeps=0.9, data=words)
+    point = choose_operating_point(trained, split, 0.8, ood_score="entropy", ood_keeps=0.9, data=description)
     rows = trained.with_operating_point(point).rows(split.x)
     assert sum(row.abstain or False for row in rows) == 8
     assert sum(row.ood or False for row in rows) == 4
     kept = [row.label == int(y) for row, y in zip(rows, split.y, strict=True) if not row.abstain]
     assert point.accuracy_kept == pytest.approx(sum(kept) / len(kept))
-    assert (point.n, point.data) == (40, words)
+    assert (point.n, point.data) == (40, description)
     assert all(row.ood_score == -(row.entropy or 0.0) for row in rows)
 
 
 def test_without_validation_the_evaluations_half_of_the_test_set(tmp_path: Path) -> None:
-    """The same half that temperature and conformal sets are fitted on; the words forbid results on it."""
+    """The same half that temperature and conformal sets are fitted on; the description forbids results on it."""
     data = image_data()
     image_run("node", data, out=tmp_path / "run", epochs=1)
-    split, words = calibration_examples(TrainedModel.open(tmp_path / "run"), data)
+    split, description = calibration_examples(TrainedModel.open(tmp_path / "run"), data)
     first, second = calibration_halves(len(data.test))
     assert torch.equal(split.x, data.test.x[first])
     assert sorted([*first.tolist(), *second.tolist()]) == list(range(60))
-    assert "30 test examples" in words
-    assert "report no results on that half, only on the other 30" in words
-    some, words = calibration_examples(TrainedModel.open(tmp_path / "run"), data, limit=7)
+    assert "30 test examples" in description
+    assert "report no results on that half, only on the other 30" in description
+    some, description = calibration_examples(TrainedModel.open(tmp_path / "run"), data, limit=7)
     assert len(some) == 7
-    assert words.startswith("7 test examples")
+    assert description.startswith("7 test examples")
 
 
 def test_labelled_folders_serve_too(trained: TrainedModel, tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_labelled_folders_serve_too(trained: TrainedModel, tmp_path: Path) -> No
         file = tmp_path / "val" / str(int(y)) / f"{position}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(to_png(x))
-    split, words = calibration_examples(trained, str(tmp_path / "val"))
-    assert words == "6 labelled images of the folder val"
+    split, description = calibration_examples(trained, str(tmp_path / "val"))
+    assert description == "6 labelled images of the folder val"
     order = sorted(range(6), key=lambda i: (int(labels[i]), i))
     assert torch.equal(split.x, raw[order])
     assert torch.equal(split.y, labels[order])
@@ -258,7 +258,7 @@ def test_labelled_folders_serve_too(trained: TrainedModel, tmp_path: Path) -> No
 
 
 def test_a_point_of_other_weights_is_not_used(run_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The folder of a saved model can be written again: flags of the old weights would be wrong."""
+    """The folder of a saved model can be overwritten: flags chosen for the old weights would be wrong."""
     trained = TrainedModel.open(run_folder)
     ltnode.save(trained.model, tmp_path / "m")
     split = Split(*images(10, 4))
@@ -273,7 +273,7 @@ def test_a_point_of_other_weights_is_not_used(run_folder: Path, tmp_path: Path, 
     assert "other weights" in caplog.text
 
 
-def test_what_has_no_operating_point(trained: TrainedModel, tmp_path: Path) -> None:
+def test_models_without_an_operating_point_are_refused(trained: TrainedModel, tmp_path: Path) -> None:
     regression = vector_model("node", "regression", tmp_path)
     with pytest.raises(InputError, match="regression model"):
         choose_operating_point(regression, Split(torch.zeros(2, DIM), torch.zeros(2)))
@@ -287,7 +287,7 @@ def test_what_has_no_operating_point(trained: TrainedModel, tmp_path: Path) -> N
 
 
 def test_zoo_runs_carry_their_operating_points() -> None:
-    """Every run of the zoo has one for its own weights, chosen on at least 2,000 images, and says on which."""
+    """Every run of the zoo has an operating point for its weights, chosen on at least 2,000 images that it describes."""
     folders = [file.parent for file in sorted((Path(__file__).parents[2] / "zoo").glob("*/config.json"))]
     assert len(folders) >= 7
     for folder in folders:
@@ -296,3 +296,91 @@ def test_zoo_runs_carry_their_operating_points() -> None:
         assert point.n >= 2000
         assert "report no results on that half" in point.data
         assert point.accuracy_kept > point.accuracy
+
+
+# -- models in memory, arrays, data sets ---------------------------------------------------------------------------------------
+
+
+def test_numpy_arrays_are_inputs(trained: TrainedModel) -> None:
+    """An array gives the predictions of the tensor bit for bit: as a batch, as one image, as integers of another dtype."""
+    raw, _ = images(3, 2)
+    expected = trained.predict(raw).probs
+    assert torch.equal(trained.predict(raw.numpy()).probs, expected)
+    assert torch.equal(trained.predict(raw.numpy().astype(int)).probs, expected)
+    assert trained.rows(raw.numpy()) == trained.rows(raw)
+    assert trained.rows(raw[0].numpy()) == trained.rows(raw[:1])
+
+
+@pytest.mark.no_typecheck
+@pytest.mark.parametrize("raw", [[[0.0]], None, "image.png", 3.0])
+def test_other_objects_are_not_inputs(trained: TrainedModel, raw: object) -> None:
+    for use in (trained.prepare, trained.predict, trained.rows):
+        with pytest.raises(InputError, match="must be a tensor or a NumPy array"):
+            use(raw)  # type: ignore[operator]
+
+
+def test_a_run_a_model_and_a_folder_are_the_same_trained_model(tmp_path: Path) -> None:
+    """Rows, digest and record of the training agree, whichever of them is given."""
+    data = image_data()
+    run = image_run("lt-node", data, out=tmp_path / "run", epochs=1, seed=4, validation_fraction=0.25)
+    raw, _ = images(4, 9)
+    by_run, by_folder, by_model = (
+        TrainedModel.of(run),
+        TrainedModel.of(tmp_path / "run", device="cpu"),
+        TrainedModel.of(run.model, data),
+    )
+    assert TrainedModel.of(by_run) is by_run
+    assert by_run.rows(raw) == by_folder.rows(raw) == by_model.rows(raw)
+    assert by_run.weights_digest() == by_folder.weights_digest() == by_model.weights_digest()
+    for trained in (by_run, by_folder):
+        assert (trained.name, trained.model_name, trained.preset, trained.seed) == ("run", "lt-node", "default", 4)
+        assert trained.config == run.config
+        held_out = trained.validation_split(trained.dataset(data))
+        assert held_out is not None
+        assert torch.equal(held_out.x, data.with_validation(0.25, seed=4)[1].x)
+    assert (by_model.name, by_model.config, by_model.seed) == ("lt-node", None, None)
+    assert by_model.validation_split(data) is None
+
+
+def test_the_data_set_has_the_normalisation_of_the_training(trained: TrainedModel) -> None:
+    """Another data set for the same inputs is normalised with the constants that the network was trained with."""
+    other = image_data("others", kind=1)
+    assert other.normalise != trained.normalise
+    assert trained.dataset(other).normalise == trained.normalise
+    with pytest.raises(InputError, match="trained on 'patterns', which is not a built-in data set"):
+        trained.dataset()
+
+
+def test_a_model_of_custom_parts_needs_its_data() -> None:
+    parts = (torch.nn.Linear(DIM, 4), torch.nn.Linear(4, 2))
+    model = ltnode.LatentTimeODE(parts[0], Still(), parts[1], ltnode.FixedTime(1.0), task="classification")
+    with pytest.raises(InputError, match="pass data"):
+        TrainedModel.of(model)
+    x = torch.randn(20, DIM)
+    data = Dataset.from_arrays(x, (x[:, 0] > 0).long(), class_names=("no", "yes"))
+    trained = TrainedModel.of(model, data)
+    assert (trained.name, trained.shape, trained.class_names) == ("LatentTimeODE", (DIM,), ("no", "yes"))
+    assert len(trained.rows(x)) == 20
+
+
+@pytest.mark.no_typecheck
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(InputError, match="a run, a model or the folder of either, not int"):
+        TrainedModel.of(3)  # type: ignore[arg-type]
+
+
+def test_a_model_that_predicts_nan_is_refused(tmp_path: Path) -> None:
+    """NaN must not reach a table or a JSON document as if it were a prediction."""
+    trained = vector_model("lt-node", "regression", tmp_path)
+    assert isinstance(trained.model, ltnode.LatentTimeODE)
+    with torch.no_grad():
+        next(trained.model.head.parameters()).fill_(math.nan)
+    with pytest.raises(InputError, match="NaN or infinity for 2 of 2 inputs"):
+        trained.rows(torch.zeros(2, DIM))
+
+
+class Still(torch.nn.Module):
+    """A field that moves nothing."""
+
+    def forward(self, t: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(h)

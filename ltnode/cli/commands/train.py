@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,12 +10,10 @@ import typer
 
 from ltnode import data as data_sets
 from ltnode.cli import console
-from ltnode.data import Dataset
 from ltnode.errors import ConfigError
-from ltnode.evaluation.progress import progress_bar
+from ltnode.fit import fit, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
-from ltnode.trained import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point
-from ltnode.training import Run, RunStatus, TrainConfig, fit, fit_seeds, train_preset
+from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.concurrent import seed_folder
 
 
@@ -77,7 +74,6 @@ def train(
             runs = [fit(network(chosen.seed), loaded, chosen, one, resume=resume)]
     for run, folder in zip(runs, folders, strict=True):
         _report(run, folder)
-        _choose_operating_point(run, loaded, folder)
 
 
 def configuration(file: Path | None, given: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
@@ -115,16 +111,3 @@ def _report(run: Run, folder: Path) -> None:
         facts |= {f"{group} {name}": f"{value:.4g}" for name, value in last.get(group, {}).items()}
     console.facts(facts)
     console.say(f'{run.status.value}: the model is in {folder}; load it with ltnode.load("{folder.as_posix()}")')
-
-
-def _choose_operating_point(run: Run, data: Dataset, folder: Path) -> None:
-    """Choose when a classifier abstains, on what its training held out; one that is there stays."""
-    held_out = run.status is RunStatus.COMPLETE and run.config.validation_fraction > 0 and run.model.task == "classification"
-    if not held_out or int(os.environ.get("RANK", "0")) != 0 or OperatingPoint.read(folder) is not None:
-        return
-    trained = TrainedModel.open(folder, run.config.device)
-    split, words = calibration_examples(trained, data)
-    with progress_bar("validation", len(split)) as advance:
-        point = choose_operating_point(trained, split, data=words, on_predicted=advance)
-    file = point.save(folder)
-    console.say(f"Predictions of it abstain above an entropy of {point.entropy_threshold:.3g} nats: {file}")

@@ -1,4 +1,4 @@
-"""The protocols by name: what each one needs and does."""
+"""The protocols by name: what each one measures and needs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Protocol:
     """A way to test a model.
 
     Attributes:
-        run: Does it.
-        about: What it is, in a line.
-        passes: How often it predicts the test set (or one of its size), for a progress bar.
-        task: The task that it is for.
+        run: Runs the protocol.
+        about: Description in one line.
+        passes: How often it predicts the test set (or a set of the same size), for a progress bar.
+        task: Task of the models that it can test.
         images: Whether it needs images.
         other_set: Whether it needs an out-of-distribution set.
-        in_paper: Whether it is one of the paper's.
+        in_paper: Whether the paper uses it.
     """
 
     run: Callable[[Context], list[ResultRow]]
@@ -47,11 +47,14 @@ def _draws(context: Context) -> int:
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "clean": Protocol(
-        clean, "the test set as it is: every metric, calibration, cost, spread over draws", lambda c: 1 + _draws(c), in_paper=True
+        clean,
+        "the unchanged test set: all metrics, calibration, cost, spread over draws",
+        lambda c: 1 + _draws(c),
+        in_paper=True,
     ),
     "rotation": Protocol(
         rotation,
-        "rotated by 0 to 180 degrees; confidence curves at 45",
+        "test images rotated by 0 to 180 degrees; confidence curves at 45 degrees",
         lambda c: len(c.options.angles),
         images=True,
         in_paper=True,
@@ -72,7 +75,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "pgd": Protocol(
         projected_gradient,
-        "projected gradient attack with restarts, over the expectation of T",
+        "projected gradient attack with restarts, in expectation over T",
         lambda c: len(c.options.pgd_epsilons),
         images=True,
     ),

@@ -1,7 +1,7 @@
-"""Attacks on the averaged prediction: FGSM in normalised and in pixel units, and PGD over the expectation of T.
+"""Attacks on the averaged prediction: FGSM in normalised and in pixel units, and PGD in expectation over T.
 
-As in the paper's code, random end-times of the attack are one set, those of the evaluation new ones: the attacker knows
-the posterior, not its next draws. Quantile end-times are the same for both.
+As in the paper's code, the attack uses one set of random end-times and the evaluation draws new ones: the attacker knows the
+posterior, but not its next draws. Quantile end-times are the same for both.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ import torch
 
 from ltnode import metrics
 from ltnode.counter_rng import hash_counters
-from ltnode.data.augment import Normalisation
 from ltnode.device import product_precision
 from ltnode.evaluation.attacks import gradient_sign, pgd, signed_step
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import ResultRow
+from ltnode.trained.pixels import pixel_bounds
 from ltnode.typing import Tensor
 
 _PGD_STARTS, _PGD_TIMES = 1, 2
-"""Keep the random starts and the end-times of an attack apart."""
+"""Separate the random numbers of the starts from those of the end-times."""
 
 
 def fgsm(context: Context) -> list[ResultRow]:
-    """Error and log-likelihood under FGSM; one gradient serves every strength and both units.
+    """Error and log-likelihood under FGSM; one gradient suffices for every strength and both units.
 
-    ``setting``: ``units`` is "normalised" (the paper: epsilon is added to the normalised input) or "pixel" (epsilon is a share
-    of the pixel range). ``zero_gradient_share`` is the share of elements that the attack cannot move.
+    ``setting["units"]`` is "normalised" (the paper: epsilon is added to the normalised input) or "pixel" (epsilon is a share of
+    the pixel range). ``zero_gradient_share`` is the share of elements that the attack cannot move.
     """
-    bounds = _Bounds(context.subject.data.normalise)
-    predictor, raw = context.predictor, context.test.x
+    low, high = pixel_bounds(context.data.normalise)
+    predictor, raw, scale = context.predictor, context.test.x, context.data.normalise
     signs, share = _gradient_signs(context)
     rows = [context.row("fgsm", "zero_gradient_share", share, len(context.test))]
     size = predictor.batch_size(raw, fresh=True)
     unmoved: ClassPredictions | None = None
     for units, epsilon in itertools.product(("normalised", "pixel"), context.options.epsilons):
-        strength = epsilon if units == "normalised" else bounds.from_pixels(epsilon)
+        strength = epsilon if units == "normalised" or scale is None else [epsilon / std for std in scale.std]
         batches = (
-            signed_step(x, sign.to(x.dtype), strength, bounds.low, bounds.high)
+            signed_step(x, sign.to(x.dtype), strength, low, high)
             for x, sign in zip(predictor.batches(raw, size), torch.split(signs, size), strict=True)
         )
-        if epsilon == 0 and unmoved is not None:  # the same in all units
+        if epsilon == 0 and unmoved is not None:  # the same in both units
             predictions = unmoved
             predictor.on_predicted(len(context.test))
         else:
@@ -58,7 +58,7 @@ def fgsm(context: Context) -> list[ResultRow]:
 def projected_gradient(context: Context) -> list[ResultRow]:
     """Error and log-likelihood under PGD with random restarts.
 
-    With random end-times every gradient has its own draw, so that the attack climbs the expectation over T.
+    With random end-times, every gradient uses a new draw, so that the attack ascends the expectation over T.
     """
     o = context.options
     rows: list[ResultRow] = []
@@ -72,20 +72,6 @@ def projected_gradient(context: Context) -> list[ResultRow]:
     return rows
 
 
-class _Bounds:
-    """Valid range of network inputs, per channel."""
-
-    def __init__(self, normalise: Normalisation | None) -> None:
-        mean, std = ((0.0,), (1.0,)) if normalise is None else (normalise.mean, normalise.std)
-        self.low = [(0 - m) / s for m, s in zip(mean, std, strict=True)]
-        self.high = [(1 - m) / s for m, s in zip(mean, std, strict=True)]
-        self._std = std
-
-    def from_pixels(self, epsilon: float) -> list[float]:
-        """A strength in pixel units, in units of the network's input."""
-        return [epsilon / s for s in self._std]
-
-
 def _labelled_batches(context: Context) -> Iterator[tuple[int, Tensor, Tensor]]:
     assert context.options.batch_size is not None
     labels = torch.split(context.test.y, context.options.batch_size)
@@ -94,7 +80,7 @@ def _labelled_batches(context: Context) -> Iterator[tuple[int, Tensor, Tensor]]:
 
 
 def _gradient_signs(context: Context) -> tuple[Tensor, float]:
-    """Signs of all test inputs as int8, and the share of zeros among them."""
+    """Signs of the gradients of all test inputs as int8, and the share of zeros among them."""
     predictor, seed = context.predictor, context.options.draw_seed
     signs = []
     with product_precision("fp32"):
@@ -106,9 +92,9 @@ def _gradient_signs(context: Context) -> tuple[Tensor, float]:
 
 
 def _pgd_batches(context: Context, epsilon: float, shares: list[float]) -> Iterator[Tensor]:
-    """Adversarial batches; the share of zero gradients of each, times its size, goes to ``shares``."""
+    """Adversarial batches; the share of zero gradients of each, times its size, is appended to ``shares``."""
     o, predictor = context.options, context.predictor
-    bounds = _Bounds(context.subject.data.normalise)
+    low, high = pixel_bounds(context.data.normalise)
     for position, x, y in _labelled_batches(context):
         starts = torch.Generator().manual_seed(hash_counters(o.draw_seed, _PGD_STARTS, position) >> 1)
         calls = itertools.count()
@@ -117,7 +103,7 @@ def _pgd_batches(context: Context, epsilon: float, shares: list[float]) -> Itera
             return predictor.log_probs(inputs, hash_counters(o.draw_seed, _PGD_TIMES, position, next(calls)) >> 1)
 
         stride = 2.5 * epsilon / o.pgd_steps
-        attack = pgd(log_probs, x, y, epsilon, o.pgd_steps, stride, o.pgd_restarts, bounds.low, bounds.high, starts)
+        attack = pgd(log_probs, x, y, epsilon, o.pgd_steps, stride, o.pgd_restarts, low, high, starts)
         shares.append(attack.zero_gradient_share * x.shape[0])
         yield attack.x
 

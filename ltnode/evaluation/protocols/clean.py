@@ -1,4 +1,4 @@
-"""The test set as it is: every metric, the curves of a reliability diagram, the learnt posterior, the spread over draws."""
+"""The unchanged test set: every metric, the curves of a reliability diagram, the learnt posterior, the spread over draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ltnode.evaluation.results import ResultRow
 from ltnode.typing import Tensor
 
 _DESCRIBED = 512
-"""Test inputs over which the posterior of a model with one end-time per input is averaged."""
+"""Number of test inputs over which an input-dependent posterior is averaged."""
 
 CLEAN_METRICS: Mapping[str, ClassMetric] = {
     **SHIFT_METRICS,
@@ -28,9 +28,9 @@ CLEAN_METRICS: Mapping[str, ClassMetric] = {
 def clean(context: Context) -> list[ResultRow]:
     """Quality, calibration and uncertainty on the test set.
 
-    Rows: `CLEAN_METRICS`; the means of entropy, aleatoric and epistemic uncertainty (nats); the curves
-    ``reliability_accuracy``, ``reliability_confidence``, ``reliability_count`` over the bins' lower edges,
-    ``confidence_accuracy`` and ``confidence_count`` over thresholds; ``parameters``; ``learnt.*``, the posterior; and the
+    The rows are: `CLEAN_METRICS`; the means of entropy, aleatoric and epistemic uncertainty (nats); the curves
+    ``reliability_accuracy``, ``reliability_confidence`` and ``reliability_count`` over the lower edges of the bins, and
+    ``confidence_accuracy`` and ``confidence_count`` over thresholds; ``parameters``; the learnt posterior, ``learnt.*``; and the
     spread over draws of T.
     """
     y = context.test.y
@@ -53,8 +53,8 @@ def clean(context: Context) -> list[ResultRow]:
 
 
 def model_rows(context: Context, protocol: str) -> list[ResultRow]:
-    """What is true of the model whatever the data: number of learnt parameters, and the posterior that it has learnt."""
-    model, n = context.subject.model, len(context.test)
+    """Properties of the model itself: the number of trained parameters, and the learnt posterior."""
+    model, n = context.trained.model, len(context.test)
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     rows = [context.row(protocol, "parameters", float(count), n)]
     with torch.no_grad():

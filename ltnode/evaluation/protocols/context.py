@@ -1,10 +1,11 @@
-"""What a protocol works with, and how it makes rows."""
+"""The model, the data and the options of an evaluation, as protocols use them, and helpers that make rows."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from ltnode import metrics
@@ -12,7 +13,7 @@ from ltnode.data import Dataset, Split
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.predict import ClassPredictions, Predictor
 from ltnode.evaluation.results import Cost, ResultRow, Value
-from ltnode.evaluation.subject import Subject
+from ltnode.trained import TrainedModel
 from ltnode.typing import Tensor
 
 ClassMetric = Callable[[Tensor, Tensor], float]
@@ -23,30 +24,40 @@ SHIFT_METRICS: Mapping[str, ClassMetric] = {
     "brier": metrics.brier,
     "ece": metrics.ece,
 }
-"""What is measured under every shift, by name."""
+"""Metrics that are measured under every shift, by name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """A model with its test data, ready to be put through protocols.
+    """A model with its test data, ready for the protocols.
 
     Attributes:
-        subject: Model and data.
-        predictor: Makes its predictions.
-        options: Resolved options.
-        test: Test examples, raw, on the model's device.
-        ood: The out-of-distribution set; None where there is none.
+        trained: The model and the record of its training.
+        data: The data set that it is evaluated on, with the normalisation of the training.
+        predictor: Predicts with the model.
+        options: Options with every default resolved.
+        ood: The out-of-distribution set; None if there is none.
     """
 
-    subject: Subject
+    trained: TrainedModel
+    data: Dataset
     predictor: Predictor
     options: EvaluationOptions
-    test: Split
     ood: Dataset | None
     _predicted: dict[tuple[int, str | None], ClassPredictions] = field(default_factory=dict, init=False, repr=False)
 
+    @cached_property
+    def test(self) -> Split:
+        """Raw test examples on the model's device."""
+        return self.examples(self.data.test)
+
+    def examples(self, split: Split) -> Split:
+        """The examples of a split within the limit of the options, on the model's device."""
+        limit = self.options.limit
+        return Split(split.x[:limit], split.y[:limit]).to(self.predictor.device)
+
     def predict_test(self, draw_seed: int | None = None, draw: str | None = None) -> ClassPredictions:
-        """Predictions of the test set as it is, made once however many protocols ask for them; see `Predictor.classify`."""
+        """Predictions of the unchanged test set, made once even if several protocols need them; see `Predictor.classify`."""
         key = (self.options.draw_seed if draw_seed is None else draw_seed, draw or self.options.draw)
         if key in self._predicted:
             self.predictor.on_predicted(len(self.test))
@@ -65,10 +76,21 @@ class Context:
         extra: Mapping[str, Any] | None = None,
     ) -> ResultRow:
         """One row about this model."""
-        s, o = self.subject, self.options
+        t, o = self.trained, self.options
         draw_seed = o.draw_seed if o.draw == "random" else None
         return ResultRow(
-            s.name, s.data.name, s.preset, s.seed, protocol, metric, value, n, setting or {}, draw_seed, extra or {}, cost
+            model=t.model_name,
+            data=self.data.name,
+            preset=t.preset,
+            seed=t.seed,
+            protocol=protocol,
+            metric=metric,
+            value=value,
+            n=n,
+            setting=setting or {},
+            draw_seed=draw_seed,
+            extra=extra or {},
+            cost=cost,
         )
 
     def quality_rows(
@@ -79,7 +101,7 @@ class Context:
         setting: Mapping[str, Any] | None = None,
         measures: Mapping[str, ClassMetric] = SHIFT_METRICS,
     ) -> list[ResultRow]:
-        """One row per measure of class predictions."""
+        """One row per metric of class predictions."""
         return [
             self.row(protocol, name, float(measure(predictions.probs, labels)), len(predictions), predictions.cost, setting)
             for name, measure in measures.items()
@@ -97,13 +119,13 @@ class Context:
         setting: Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> ResultRow:
-        """A row that is a curve over named abscissae."""
+        """A row that is a curve over the abscissae ``x``."""
         more = {"x": x.double().tolist(), "x_name": x_name, **(extra or {})}
         return self.row(protocol, metric, tuple(values.double().tolist()), n, cost, setting, more)
 
     @property
     def spread_seeds(self) -> list[int]:
-        """Seeds of the draws of T over which spreads are taken; none where nothing is drawn."""
+        """Seeds of the draws of T over which the spread is computed; none for a deterministic model."""
         if self.predictor.deterministic:
             return []
         return [self.options.draw_seed + k for k in range(self.options.draws)]
@@ -111,7 +133,7 @@ class Context:
     def spread_rows(
         self, protocol: str, per_draw: Sequence[Mapping[str, float]], n: int, setting: Mapping[str, Any] | None = None
     ) -> list[ResultRow]:
-        """Population standard deviation of every measure over draws of T, with the values in ``extra``."""
+        """Population standard deviation of every metric over draws of T, with the values in ``extra``."""
         if len(per_draw) < 2:
             return []
         where = {**(setting or {}), "statistic": "std over draws"}

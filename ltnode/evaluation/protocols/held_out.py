@@ -1,7 +1,7 @@
-"""What held-out examples can repair: temperature scaling, and conformal sets with a guaranteed coverage.
+"""Post-hoc calibration on held-out examples: temperature scaling, and conformal sets with a guaranteed coverage.
 
-The held-out examples are those that training held out for validation; without them a random half of the test set, and
-the numbers are those of the other half.
+The examples are those that training held out for validation. If it held out none, a random half of the test set is used, and the
+metrics are measured on the other half.
 """
 
 from __future__ import annotations
@@ -9,19 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-
 from ltnode import metrics
-from ltnode.counter_rng import hash_counters
 from ltnode.errors import InputError
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import ResultRow
-from ltnode.evaluation.subject import on_device
+from ltnode.trained.calibration import calibration_halves
 from ltnode.typing import Int, Tensor
-
-_HALVES = 3
-"""Keeps the split of the test set apart from other random numbers of the same seed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +25,9 @@ class HeldOut:
     Attributes:
         source: "validation split" or "half of the test set".
         calibration: Predictions of the held-out examples.
-        calibration_labels: Their labels.
-        test: Predictions of the examples that are measured.
-        test_labels: Their labels.
+        calibration_labels: Labels of the held-out examples.
+        test: Predictions of the examples to measure on.
+        test_labels: Labels of the examples to measure on.
     """
 
     source: str
@@ -47,28 +41,21 @@ class HeldOut:
         """Predict the held-out and the test examples."""
         predictor, test = context.predictor, context.test
         predictions = context.predict_test()
-        validation = context.subject.validation_split()
+        validation = context.trained.validation_split(context.data)
         if validation is not None:
-            held = on_device(validation, context.options.limit, predictor.device)
+            held = context.examples(validation)
             return cls("validation split", predictor.classify(held.x), held.y, predictions, test.y)
         if len(test) < 2:
             raise InputError(
-                "calibration needs held-out examples: train with validation_fraction > 0, or use 2 test examples or more"
+                "calibration needs held-out examples: train with validation_fraction > 0, or use at least 2 test examples"
             )
         halves = calibration_halves(len(test), context.options.draw_seed)
         first, second = (half.to(predictor.device) for half in halves)
         return cls("half of the test set", predictions.select(first), test.y[first], predictions.select(second), test.y[second])
 
 
-def calibration_halves(n: int, draw_seed: int = 0) -> tuple[Int[Tensor, " a"], Int[Tensor, " b"]]:
-    """Positions of a random half of n test examples to calibrate on, and of the others to measure on, each ascending."""
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(hash_counters(draw_seed, _HALVES) >> 1))
-    first, second = (half.sort().values for half in order.tensor_split(2))
-    return first, second
-
-
 def temperature(context: Context) -> list[ResultRow]:
-    """The temperature that fits held-out data best, and quality on the others before and after: ``setting["scaling"]``."""
+    """The temperature that fits the held-out examples best, and the quality before and after: see ``setting["scaling"]``."""
     held = HeldOut.of(context)
     fitted = metrics.fit_temperature(held.calibration.log_probs, held.calibration_labels)
     scaled = metrics.apply_temperature(held.test.log_probs, fitted)
@@ -84,7 +71,7 @@ def temperature(context: Context) -> list[ResultRow]:
 
 
 def conformal(context: Context) -> list[ResultRow]:
-    """Coverage, mean size and share of empty ones of split-conformal sets, for every allowed miscoverage ``alpha``."""
+    """Coverage, mean size and share of empty sets of split-conformal prediction, for every allowed miscoverage ``alpha``."""
     held = HeldOut.of(context)
     extra = {"held_out": held.source, "n_held_out": len(held.calibration)}
     rows: list[ResultRow] = []

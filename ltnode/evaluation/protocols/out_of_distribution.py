@@ -1,4 +1,4 @@
-"""Another data set: can the model tell that it is not its own?"""
+"""Out-of-distribution detection: can the model tell another data set from its own?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ltnode import metrics
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import Cost, ResultRow
-from ltnode.evaluation.subject import on_device
+from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES
 from ltnode.typing import Tensor
 
 DETECTION_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
@@ -20,63 +20,53 @@ DETECTION_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
     "detection_accuracy": metrics.detection_accuracy,
 }
 
-SCORES: Mapping[str, Callable[[ClassPredictions], Tensor]] = {
-    "max_probability": lambda p: p.probs.amax(1),
-    "entropy": lambda p: -p.entropy,
-    "mutual_information": lambda p: -p.epistemic,
-}
-"""Scores by name, larger = more in-distribution; the paper's is the largest probability."""
-
 
 def ood(context: Context) -> list[ResultRow]:
     """Detection by three scores, entropies, and the accuracy on the pooled sets after rejection by entropy.
 
-    Images of the other set are normalised with the constants of the training data. Rows: `DETECTION_METRICS` per score;
-    ``mean_entropy`` of both parts; the curves ``entropy_histogram`` (counts over the bins' lower edges) and
+    Images of the other set are normalised with the constants of the training data. The rows are: `DETECTION_METRICS` per score;
+    ``mean_entropy`` of both parts; the curves ``entropy_histogram`` (counts over the lower edges of the bins) and
     ``rejection_accuracy``; and the spread over draws of T.
     """
     assert context.ood is not None
-    other = on_device(context.ood.test, context.options.limit, context.predictor.device)
-    labels, where = context.test.y, {"ood": context.ood.name}
+    other, where = context.examples(context.ood.test), {"ood": context.ood.name}
     inside, outside = context.predict_test(), context.predictor.classify(other.x)
-    n = len(inside) + len(outside)
-    cost = _pooled(inside, outside)
-    scores = {
-        name: score for name, score in SCORES.items() if name != "mutual_information" or not context.predictor.deterministic
-    }
+    n, cost = len(inside) + len(outside), _pooled(inside, outside)
+    # The mutual information of a deterministic model is rounding noise.
+    scores = [name for name in SCORES if name != "mutual_information" or not context.predictor.deterministic]
     rows = [
-        context.row("ood", name, float(measure(score(inside), score(outside))), n, cost, {**where, "score": kind})
-        for kind, score in scores.items()
-        for name, measure in DETECTION_METRICS.items()
+        context.row("ood", metric, value, n, cost, {**where, "score": score})
+        for score in scores
+        for metric, value in _detection(score, inside, outside).items()
     ]
-    upper = max(2.5, math.ceil(10 * math.log(inside.probs.shape[1])) / 10)
-    for part, predictions in (("in", inside), ("out", outside)):
-        setting, count = {**where, "part": part}, len(predictions)
-        rows.append(context.row("ood", "mean_entropy", predictions.entropy.mean().item(), count, predictions.cost, setting))
-        histogram = metrics.entropy_histogram(predictions.entropy, upper)
-        rows.append(
-            context.curve(
-                "ood", "entropy_histogram", histogram.counts, histogram.edges[:-1], "entropy in nats, lower edge of the bin",
-                count, predictions.cost, setting,
-            )
-        )  # fmt: skip
-    curve = metrics.rejection_curve(inside.probs, labels, outside.probs)
+    rows += _entropy_rows(context, "in", inside) + _entropy_rows(context, "out", outside)
+    curve = metrics.rejection_curve(inside.probs, context.test.y, outside.probs)
     rows.append(context.curve("ood", "rejection_accuracy", curve.accuracy, curve.rejected, "rejected share", n, cost, where))
     per_draw = []
     for seed in context.spread_seeds:
         inside, outside = context.predict_test(seed, "random"), context.predictor.classify(other.x, seed, draw="random")
-        confident = SCORES["max_probability"]
-        per_draw.append(
-            {
-                **{name: float(m(confident(inside), confident(outside))) for name, m in DETECTION_METRICS.items()},
-                "mean_entropy": outside.entropy.mean().item(),
-            }
-        )
-    return rows + context.spread_rows("ood", per_draw, n, {**where, "score": "max_probability", "part": "out"})
+        per_draw.append(_detection(DEFAULT_SCORE, inside, outside) | {"mean_entropy": outside.entropy.mean().item()})
+    return rows + context.spread_rows("ood", per_draw, n, {**where, "score": DEFAULT_SCORE, "part": "out"})
+
+
+def _detection(score: str, inside: ClassPredictions, outside: ClassPredictions) -> dict[str, float]:
+    return {name: float(metric(SCORES[score](inside), SCORES[score](outside))) for name, metric in DETECTION_METRICS.items()}
+
+
+def _entropy_rows(context: Context, part: str, predictions: ClassPredictions) -> list[ResultRow]:
+    assert context.ood is not None
+    n, cost, setting = len(predictions), predictions.cost, {"ood": context.ood.name, "part": part}
+    upper = max(2.5, math.ceil(10 * math.log(predictions.probs.shape[1])) / 10)
+    histogram = metrics.entropy_histogram(predictions.entropy, upper)
+    counts, edges = histogram.counts, histogram.edges[:-1]
+    return [
+        context.row("ood", "mean_entropy", predictions.entropy.mean().item(), n, cost, setting),
+        context.curve("ood", "entropy_histogram", counts, edges, "entropy in nats, lower edge of the bin", n, cost, setting),
+    ]
 
 
 def _pooled(inside: ClassPredictions, outside: ClassPredictions) -> Cost:
-    """Cost of both sets together: per 1,000 examples of the pool."""
+    """Cost of predicting both sets, per 1,000 examples of the pool."""
     first, second, n, m = inside.cost, outside.cost, len(inside), len(outside)
     evaluations = None
     if first.evaluations is not None and second.evaluations is not None:

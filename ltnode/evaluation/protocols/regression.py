@@ -1,4 +1,4 @@
-"""Regression: error, likelihood, sharpness and coverage on the test set; the entropy where there are no data."""
+"""Regression: error, likelihood, sharpness and coverage on the test set; the entropy in an interval without data."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ltnode.evaluation.results import ResultRow
 from ltnode.typing import Tensor
 
 _GRID_STEP = 0.005
-"""Spacing of the points on which entropies are averaged; that of the paper's figures."""
+"""Spacing of the points over which entropies are averaged, as in the paper's figures."""
 _NOISE_FLOOR = 1e-6
-"""Smallest predicted standard deviation that enters a likelihood: a deterministic model without noise has none."""
+"""Smallest standard deviation in a likelihood, since a deterministic model without noise predicts 0."""
 
 
 def regression(context: Context) -> list[ResultRow]:
-    """RMSE, negative log-likelihood, CRPS and interval coverage with the total (model and noise) deviation.
+    """RMSE, negative log-likelihood, CRPS and interval coverage with the total standard deviation (model and noise).
 
-    With one input feature also ``entropy``, the mean over the interval of ``entropy_interval`` of the Gaussian entropy in
-    nats: ``setting["noise"]`` tells whether the noise is in it (the paper: not). The spread is over draws of T.
+    For data with one input feature there is also ``entropy``, the Gaussian entropy in nats averaged over ``entropy_interval``:
+    ``setting["noise"]`` says whether it includes the noise (in the paper it does not). The spread is over draws of T.
     """
     x, y, o = context.test.x, context.test.y.double(), context.options
     predictions = context.predictor.regress(x)
@@ -58,14 +58,14 @@ def _spread(p: RealPredictions) -> Tensor:
 
 
 def _entropies(p: RealPredictions, deterministic: bool) -> dict[bool, float]:
-    """Without and with observation noise; a deterministic model has no entropy of its own."""
+    """Mean entropy without and with observation noise; without it, a deterministic model has no entropy."""
     alone = math.nan if deterministic else metrics.gaussian_entropy(p.std.square())
     return {False: alone, True: metrics.gaussian_entropy(p.total_std.square())}
 
 
 def _grid(context: Context) -> Tensor | None:
-    """Inputs strictly inside the entropy interval; None unless there is one input feature."""
-    if context.subject.data.input_shape != (1,):
+    """Inputs strictly inside the entropy interval; None unless the data have one input feature."""
+    if context.data.input_shape != (1,):
         return None
     low, high = context.options.entropy_interval
     count = max(1, math.ceil((high - low) / _GRID_STEP) - 1)

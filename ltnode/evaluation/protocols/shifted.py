@@ -11,7 +11,7 @@ from ltnode.evaluation.shifts import corrupt, rotate
 def rotation(context: Context) -> list[ResultRow]:
     """Error, log-likelihood, Brier score and ECE at every angle; confidence curves at one of them (45 degrees).
 
-    Raw images are rotated, then normalised: the corners are black, not grey.
+    Raw images are rotated before they are normalised, so that the corners are black and not grey.
     """
     x, y, o = context.test.x, context.test.y, context.options
     rows: list[ResultRow] = []
