@@ -1,4 +1,4 @@
-"""The sample pictures that come with the page: own drawings, listed in an index."""
+"""The sample images of the explorer page, which are drawn by code and listed in an index."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ FOLDER = Path(__file__).parent / "samples"
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture.
+    """One sample image.
 
     Attributes:
-        name: Its id.
-        title: What people see.
-        shape: (C, H, W) of the models that it is made for.
-        label: Name of its class, under the data sets of ``data`` only.
-        data: Names of data sets.
-        file: The PNG file.
+        name: Id of the sample.
+        title: Title on the page.
+        shape: Input shape (C, H, W) of the models that it is made for.
+        label: Name of its class in the data sets ``data``.
+        data: Names of the data sets in which it has a class.
+        file: Path of the PNG file.
     """
 
     name: str
@@ -34,21 +34,21 @@ class Sample:
     file: Path
 
     def label_for(self, data: str | None) -> str | None:
-        """The class that a model of a data set should give it; None where there is no right answer."""
+        """Correct class for a model trained on a data set; None if there is no correct answer."""
         return self.label if data in self.data else None
 
 
 @lru_cache(maxsize=4)
 def samples(folder: Path = FOLDER) -> Mapping[str, Sample]:
-    """All of them by id, in the order of the index.
+    """All samples by id, in the order of the index.
 
     Raises:
-        DataError: The index is damaged, or names a file that is not there.
+        DataError: The index is damaged, or names a missing file.
     """
     index = folder / "index.json"
     try:
         entries = json.loads(index.read_text(encoding="utf-8"))
-        found = [
+        listed = [
             Sample(
                 str(entry["id"]),
                 str(entry["title"]),
@@ -61,12 +61,12 @@ def samples(folder: Path = FOLDER) -> Mapping[str, Sample]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{index} is damaged or missing ({error}); install ltnode again") from error
-    missing = [sample.file.name for sample in found if not sample.file.is_file()]
+    missing = [sample.file.name for sample in listed if not sample.file.is_file()]
     if missing:
-        raise DataError(f"{index} names files that are not there: {', '.join(missing)}; install ltnode again")
-    return {sample.name: sample for sample in found}
+        raise DataError(f"{index} lists missing files: {', '.join(missing)}; install ltnode again")
+    return {sample.name: sample for sample in listed}
 
 
 def samples_of(shape: Sequence[int]) -> list[Sample]:
-    """Those made for inputs of a shape."""
+    """The samples for models with this input shape."""
     return [sample for sample in samples().values() if sample.shape == tuple(shape)]

@@ -215,7 +215,7 @@ def test_cancelled_and_late_jobs_are_not_worked_on():
 def test_a_first_job_waits_for_others_but_not_for_long():
     """Two jobs 50 ms apart share a pass under a wait of 5 s that a full pass (2 inputs) ends at once."""
     sizes: list[int] = []
-    queue = Batcher(2, 5.0, 100, observe=lambda key, inputs, jobs: sizes.append(inputs))
+    queue = Batcher(2, 5.0, 100, on_batch=lambda key, inputs: sizes.append(inputs))
     queue.start()
     began = time.monotonic()
     first = queue.submit("k", double, 1, 1, 10)
