@@ -140,7 +140,7 @@ class Api:
 
     async def sample_image(self, name: str) -> Response:
         """A sample image."""
-        return FileResponse(find_sample(name).file, media_type="image/png")
+        return FileResponse(find_sample(name).path, media_type="image/png")
 
     async def _decode(self, request: PredictRequest | OneInputRequest, trained: TrainedModel) -> RawBatch:
         decode = partial(decode_inputs, request, trained, self.limits)

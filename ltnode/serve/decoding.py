@@ -38,7 +38,7 @@ def decode_inputs(request: PredictRequest | OneInputRequest, trained: TrainedMod
         files = request.images or []
     else:
         arrays = {} if request.input is None else {"input": request.input}
-        files = [find_sample(request.sample).file.read_bytes()] if request.sample is not None else [request.image or b""]
+        files = [find_sample(request.sample).path.read_bytes()] if request.sample is not None else [request.image or b""]
     return _decode_arrays(arrays, trained) if arrays else _decode_files(files, trained, limits)
 
 

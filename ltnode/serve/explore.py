@@ -58,7 +58,7 @@ def describe_model(trained: TrainedModel) -> ModelInfo:
         posterior=posterior,
         operating_point=None if point is None else point.to_json(),
         samples=[
-            SampleInfo(id=sample.name, title=sample.title, label=sample.label_for(trained.data))
+            SampleInfo(id=sample.id, title=sample.title, label=sample.label_for(trained.data))
             for sample in samples_of(trained.shape)
         ],
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass, fields
 
-from ltnode.errors import InputError
+from ltnode.checks import checked_count, checked_number
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            whole = field.type == "int"
-            fits = isinstance(value, int) and not isinstance(value, bool) if whole else isinstance(value, int | float)
-            lowest = 0 if field.name == "max_wait_ms" else 1 if whole else 1e-3
-            if not fits or not lowest <= value < math.inf:
-                kind = "an integer" if whole else "a finite number"
-                raise InputError(f"{field.name} must be {kind} >= {lowest:g}, not {value!r}")
+            name, value = field.name, getattr(self, field.name)
+            if field.type == "int":
+                checked_count(name, value)
+            else:
+                lowest = 0.0 if name == "max_wait_ms" else 1e-3
+                checked_number(name, value, f"a finite number >= {lowest:g}", lowest, sys.float_info.max)

@@ -18,7 +18,7 @@ from ltnode.report.style import DARK, LIGHT
 SERVE = files("ltnode.serve")
 INDEX = json.loads((SERVE / "samples" / "index.json").read_text())
 GRAY = [entry for entry in INDEX if entry["shape"] == [1, 28, 28]]
-MODULES = ("api", "curves", "explorer", "inputs", "plot", "results", "theme", "trajectory", "words")
+MODULES = sorted(path.name.removesuffix(".js") for path in (SERVE / "page").iterdir() if path.name.endswith(".js"))
 
 
 def pixels(entry: dict[str, str]) -> np.ndarray:
@@ -98,8 +98,8 @@ def test_every_control_has_a_name_and_every_reference_a_target(page: Tags) -> No
 def test_scripts_use_only_ids_that_the_page_has(page: Tags) -> None:
     """byId("...") of a missing id would stop the script where it stands."""
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
-    source = (SERVE / "page" / "explorer.js").read_text(encoding="utf-8")
-    used = set(re.findall(r'(?:byId|say|sweepPlot)\("([\w-]+)"', source))
+    sources = [(SERVE / "page" / f"{module}.js").read_text(encoding="utf-8") for module in MODULES]
+    used = {name for source in sources for name in re.findall(r'(?:byId|getElementById|say)\("([\w-]+)"', source)}
     assert len(used) > 30
     assert used <= ids
 

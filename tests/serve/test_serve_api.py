@@ -162,7 +162,7 @@ def test_a_sweep_follows_the_class_of_the_upright_image(client: Any, trained: An
     body = post(client, "sweep", models=["lt", "node"], sample="digit-3", angles=[0, 90, 45.5]).json()
     assert body["angles"] == [0, 90, 45.5]
     assert [curve["model"] for curve in body["curves"]] == ["lt", "node"]
-    raw = decode_image(samples()["digit-3"].file.read_bytes(), (1, 28, 28)).pixels[None].float() / 255
+    raw = decode_image(samples()["digit-3"].path.read_bytes(), (1, 28, 28)).pixels[None].float() / 255
     for curve in body["curves"]:
         rows = rows_of(trained[curve["model"]], torch.cat([rotate(raw, angle) for angle in body["angles"]]))
         upright = rows[0]["label"]
@@ -196,18 +196,18 @@ def test_models_are_described(client: Any, trained: Any):
     assert lt["operating_point"]["entropy_threshold"] == 1.5 and found["node"]["operating_point"] is None
     assert np.trapezoid(lt["posterior"]["density"], lt["posterior"]["t"]) == pytest.approx(1.0, abs=0.02)
     assert found["alt"]["posterior"] is None and found["node"]["posterior"] is None
-    assert [sample["id"] for sample in lt["samples"]] == [sample.name for sample in samples_of((1, 28, 28))]
+    assert [sample["id"] for sample in lt["samples"]] == [sample.id for sample in samples_of((1, 28, 28))]
     assert {sample["id"]: sample["label"] for sample in lt["samples"]}["digit-3"] == "3"
     assert found["line"]["samples"] == []
 
 
 def test_every_sample_is_served_and_predicted(client: Any):
     for sample in samples().values():
-        answer = client.get(f"/api/samples/{sample.name}.png")
+        answer = client.get(f"/api/samples/{sample.id}.png")
         assert answer.headers["content-type"] == "image/png"
-        assert answer.content == sample.file.read_bytes()
+        assert answer.content == sample.path.read_bytes()
         if sample.shape == (1, 28, 28):
-            assert post(client, "trajectory", model="lt", sample=sample.name, points=2).status_code == 200
+            assert post(client, "trajectory", model="lt", sample=sample.id, points=2).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-// Talks to the server. Every failure becomes an ApiError with a reason that a reader can use.
+// Requests to the server. Every failure becomes an ApiError with a reason that the page can show.
 
 export class ApiError extends Error {
   constructor(reason, code, status) {
@@ -8,7 +8,7 @@ export class ApiError extends Error {
   }
 }
 
-async function answer(path, options) {
+async function request(path, options) {
   let response;
   try {
     response = await fetch(path, options);
@@ -27,30 +27,30 @@ async function answer(path, options) {
   throw new ApiError(reason, body?.error?.code ?? "unknown", response.status);
 }
 
-// A page opened as /#token=... hands the token on with every request. What follows # is never sent by itself;
-// it is kept for the tab, because links within the page write over it.
+// A page that is opened as /#token=... sends the token with every request. Browsers do not send the part after # to servers.
+// We keep the token for the tab, because links within the page replace that part of the address.
 export const tokenInAddress = () => new URLSearchParams(location.hash.slice(1)).get("token");
 const token = tokenInAddress() ?? sessionStorage.getItem("ltnode-token");
 if (token) sessionStorage.setItem("ltnode-token", token);
 const headers = token ? { Authorization: `Bearer ${token}` } : {};
 
-export const get = (path, signal) => answer(path, { signal, headers });
+export const get = (path, signal) => request(path, { signal, headers });
 
 export const post = (path, body, signal) =>
-  answer(path, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+  request(path, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
 
-// Requests of which the newest counts. At most one is under way: the server would work off the others for nothing.
-// A request about another subject (model, image) aborts the one under way; one about the same subject (a slider moves on)
-// waits for it, so that the page follows the hand.
+// Sends requests of which only the newest matters, one at a time, so that the server does no work in vain.
+// A request about another subject (model, image) aborts the pending one. A request about the same subject (a slider moves on)
+// waits for the pending one, so that the page follows the slider.
 export class Latest {
   constructor({ wait, onBusy }) {
     Object.assign(this, { wait, onBusy, active: null, next: null, timer: 0 });
   }
 
-  run(subject, request, onAnswer, onError, wait = this.wait) {
+  run(subject, send, onAnswer, onError, wait = this.wait) {
     if (this.active && this.active.subject !== subject) this.abort();
     clearTimeout(this.timer);
-    this.next = { subject, request, onAnswer, onError, controller: new AbortController() };
+    this.next = { subject, send, onAnswer, onError, controller: new AbortController() };
     this.onBusy?.(true);
     this.timer = setTimeout(() => {
       this.timer = 0;
@@ -62,12 +62,12 @@ export class Latest {
     const job = this.next;
     Object.assign(this, { active: job, next: null });
     try {
-      const value = await job.request(job.controller.signal);
-      if (this.active === job) job.onAnswer(value);
+      const answer = await job.send(job.controller.signal);
+      if (this.active === job) job.onAnswer(answer);
     } catch (error) {
       if (this.active !== job || error.name === "AbortError") return;
       if (!(error instanceof ApiError)) throw error;
-      // What the newer request is about is not known to be wrong.
+      // The failure may not apply to a newer request.
       if (!this.next) job.onError(error);
     } finally {
       if (this.active === job) {

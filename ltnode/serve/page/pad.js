@@ -1,61 +1,4 @@
-// Where an image comes from: a sample, the drawing pad, a file. Each hands over what goes into a request.
-
-import { element } from "./results.js";
-
-const LARGEST_FILE = 6_000_000; // bytes; as base64 it still fits into the server's default limit
-
-export const base64 = (bytes) => {
-  let text = "";
-  for (let m = 0; m < bytes.length; m += 0x8000) text += String.fromCharCode(...bytes.subarray(m, m + 0x8000));
-  return btoa(text);
-};
-
-const newest = new WeakMap();
-
-// A PNG in base64 onto a canvas. An <img> with a data: address would need a weaker content security policy.
-export async function showPicture(canvas, encoded) {
-  newest.set(canvas, encoded);
-  const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
-  const bitmap = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
-  if (newest.get(canvas) !== encoded) return; // another one was asked for meanwhile
-  canvas.width = bitmap.width;
-  canvas.height = bitmap.height;
-  canvas.getContext("2d").drawImage(bitmap, 0, 0);
-}
-
-export class Samples {
-  constructor(host, onChoose) {
-    Object.assign(this, { host, onChoose, chosen: null });
-  }
-
-  offer(samples, preferred) {
-    this.samples = samples;
-    this.host.replaceChildren(
-      ...samples.map((sample) => {
-        const picture = element("img", { src: `api/samples/${encodeURIComponent(sample.id)}.png`, alt: "", width: 48, height: 48, loading: "lazy" });
-        const button = element("button", { type: "button", class: "thumb", "aria-label": sample.title, title: sample.title, "data-sample": sample.id }, picture);
-        button.addEventListener("click", () => {
-          this.mark(sample);
-          this.onChoose(sample);
-        });
-        return button;
-      }),
-    );
-    this.mark(samples.find((sample) => sample.id === preferred) ?? first(samples));
-  }
-
-  mark(sample) {
-    this.chosen = sample;
-    for (const button of this.host.children) button.setAttribute("aria-pressed", String(button.dataset.sample === sample?.id));
-  }
-
-  get request() {
-    return this.chosen ? { sample: this.chosen.id } : null;
-  }
-}
-
-// Begin with a sample that has no right answer: there the uncertainty shows.
-const first = (samples) => samples.find((sample) => sample.label === null) ?? samples[0] ?? null;
+// The drawing pad, for the mouse, a finger or the keyboard.
 
 export class Pad {
   constructor(canvas, onDraw) {
@@ -69,7 +12,8 @@ export class Pad {
     });
     canvas.addEventListener("pointermove", (event) => {
       if (!this.stroke || this.down) return;
-      for (const part of event.getCoalescedEvents?.().length ? event.getCoalescedEvents() : [event]) this.stroke.push(this.place(part));
+      const events = event.getCoalescedEvents?.() ?? [];
+      for (const part of events.length ? events : [event]) this.stroke.push(this.place(part));
       this.paint();
       this.onDraw();
     });
@@ -89,8 +33,8 @@ export class Pad {
   }
 
   place(event) {
-    const box = this.canvas.getBoundingClientRect();
-    return [((event.clientX - box.left) / box.width) * this.canvas.width, ((event.clientY - box.top) / box.height) * this.canvas.height];
+    const { left, top, width, height } = this.canvas.getBoundingClientRect();
+    return [((event.clientX - left) / width) * this.canvas.width, ((event.clientY - top) / height) * this.canvas.height];
   }
 
   begin(point) {
@@ -134,10 +78,6 @@ export class Pad {
     this.onDraw();
   }
 
-  get empty() {
-    return this.strokes.length === 0;
-  }
-
   paint() {
     this.ink(this.context, this.canvas.width);
     if (document.activeElement === this.canvas && this.canvas.matches(":focus-visible")) {
@@ -164,7 +104,7 @@ export class Pad {
     }
   }
 
-  // As MNIST lays its digits out: the larger side fills 20/28 of the image, and the centre of mass sits at the middle.
+  // The drawing in the layout of MNIST: its larger side fills 20/28 of the image, and its centre of mass is in the middle.
   pixels([, rows, columns]) {
     const size = this.canvas.width;
     const large = new OffscreenCanvas(size, size).getContext("2d");
@@ -179,15 +119,16 @@ export class Pad {
     small.scale(scale, scale);
     small.drawImage(large.canvas, 0, 0);
     const data = small.getImageData(0, 0, columns, rows).data;
-    return Array.from({ length: rows }, (_, m) => Array.from({ length: columns }, (_, n) => Number((data[4 * (m * columns + n)] / 255).toFixed(4))));
+    const value = (m, n) => Number((data[4 * (m * columns + n)] / 255).toFixed(4));
+    return Array.from({ length: rows }, (_, m) => Array.from({ length: columns }, (_, n) => value(m, n)));
   }
 
   request(shape) {
-    return this.empty ? null : { input: [this.pixels(shape)] };
+    return this.strokes.length === 0 ? null : { input: [this.pixels(shape)] };
   }
 }
 
-// Bounding box and centre of mass of what is not black.
+// Size of the bounding box and centre of mass of the pixels that are not black.
 function extent(data, size) {
   let [left, right, top, bottom, mass, x, y] = [size, 0, size, 0, 0, 0, 0];
   for (let m = 0; m < size; m += 1) {
@@ -201,41 +142,4 @@ function extent(data, size) {
     }
   }
   return { width: right - left + 1, height: bottom - top + 1, x: mass ? x / mass : size / 2, y: mass ? y / mass : size / 2 };
-}
-
-export class Upload {
-  constructor({ input, drop, name }, onChoose, onRefuse) {
-    Object.assign(this, { name, onChoose, onRefuse, encoded: null, count: 0 });
-    input.addEventListener("change", () => {
-      this.take(input.files[0]);
-      input.value = ""; // the same file again is a choice, too
-    });
-    drop.addEventListener("dragover", (event) => {
-      event.preventDefault();
-      drop.classList.add("over");
-    });
-    drop.addEventListener("dragleave", () => drop.classList.remove("over"));
-    drop.addEventListener("drop", (event) => {
-      event.preventDefault();
-      drop.classList.remove("over");
-      this.take(event.dataTransfer.files[0]);
-    });
-  }
-
-  async take(file) {
-    if (!file) return;
-    this.count += 1;
-    this.name.textContent = file.name;
-    if (file.size > LARGEST_FILE) {
-      this.encoded = null;
-      this.onRefuse(`${file.name} has ${(file.size / 1e6).toFixed(1)} MB; the page sends at most ${LARGEST_FILE / 1e6} MB. Reduce it first.`);
-      return;
-    }
-    this.encoded = base64(new Uint8Array(await file.arrayBuffer()));
-    this.onChoose();
-  }
-
-  get request() {
-    return this.encoded === null ? null : { image: this.encoded };
-  }
 }
