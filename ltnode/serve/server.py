@@ -90,7 +90,6 @@ def serve(
         create_app(models, limits, token),
         log_config=None,
         log_level=logging.WARNING,
-        access_log=False,
         server_header=False,
         date_header=False,
         lifespan="on",
