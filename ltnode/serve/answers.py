@@ -112,7 +112,7 @@ Row = Annotated[ClassificationRow | RegressionRow, Field(discriminator="task")]
 _ROWS: TypeAdapter[list[ClassificationRow | RegressionRow]] = TypeAdapter(list[Row])
 
 
-def answer_rows(rows: list[PredictionRow]) -> list[ClassificationRow | RegressionRow]:
+def prediction_rows(rows: list[PredictionRow]) -> list[ClassificationRow | RegressionRow]:
     """Convert the rows of predictions to those of an answer."""
     return _ROWS.validate_python([row.to_json() for row in rows])
 

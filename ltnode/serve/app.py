@@ -15,16 +15,7 @@ from fastapi.security import HTTPBearer
 from starlette.staticfiles import StaticFiles
 
 from ltnode._version import __version__
-from ltnode.serve import explore, failures, openapi
-from ltnode.serve.answers import (
-    CurveAnswer,
-    HealthAnswer,
-    ModelsAnswer,
-    PredictAnswer,
-    SweepAnswer,
-    TrajectoryAnswer,
-    answer_rows,
-)
+from ltnode.serve import answers, explore, failures, openapi
 from ltnode.serve.decoding import RawBatch, decode_inputs, find_sample
 from ltnode.serve.failures import ApiError
 from ltnode.serve.guard import Guard
@@ -73,7 +64,7 @@ class Api:
     def __init__(self, service: Service) -> None:
         self.service, self.limits = service, service.limits
         self.parser = RequestParser(self.limits, [trained.shape for trained in service.models.values()], service.decode)
-        self.models_answer = ModelsAnswer(models=[explore.describe_model(trained) for trained in service.models.values()])
+        self.models_answer = answers.ModelsAnswer(models=[explore.describe_model(trained) for trained in service.models.values()])
 
     def routes(self, with_token: bool) -> APIRouter:
         """All paths with their descriptions; the guard checks the token, ``with_token`` only documents it."""
@@ -91,21 +82,21 @@ class Api:
         add("/curve", self.curve, tags=["predictions"], **work)
         return router
 
-    async def predict(self, http: Request) -> PredictAnswer:
+    async def predict(self, http: Request) -> answers.PredictAnswer:
         """Predictions with their uncertainty. Concurrent requests share a batch, which does not change the answers."""
         async with asyncio.timeout(self.limits.seconds):
             request = await self.parser.parse_json_or_form(http)
             trained = self.service.model(request.model)
             batch = await self._decode(request, trained)
             predicted = await self.service.predict(trained, batch.raw, request.samples)
-        return PredictAnswer(
+        return answers.PredictAnswer(
             model=trained.name,
-            predictions=answer_rows(predicted.rows),
+            predictions=answers.prediction_rows(predicted.rows),
             evaluations=predicted.evaluations,
             notes=batch.notes,
         )
 
-    async def trajectory(self, http: Request) -> TrajectoryAnswer:
+    async def trajectory(self, http: Request) -> answers.TrajectoryAnswer:
         """The prediction if the ODE stopped at t, and the posterior of the end-time."""
         async with asyncio.timeout(self.limits.seconds):
             request = await self.parser.parse(http, TrajectoryRequest)
@@ -114,7 +105,7 @@ class Api:
             batch = await self._decode(request, trained)
             return await self.service.run_alone(partial(explore.trajectory, trained, batch, request))
 
-    async def sweep(self, http: Request) -> SweepAnswer:
+    async def sweep(self, http: Request) -> answers.SweepAnswer:
         """Predictions of an image that is rotated by several angles, by several models."""
         async with asyncio.timeout(self.limits.seconds):
             request = await self.parser.parse(http, SweepRequest)
@@ -124,9 +115,9 @@ class Api:
             rotated = explore.rotations(batch.raw, request.angles)
             predicted = await asyncio.gather(*(self.service.predict(trained, rotated, request.samples) for trained in models))
         curves = [explore.sweep_curve(trained, part.rows) for trained, part in zip(models, predicted, strict=True)]
-        return SweepAnswer(angles=request.angles, curves=curves)
+        return answers.SweepAnswer(angles=request.angles, curves=curves)
 
-    async def curve(self, query: Annotated[CurveRequest, Query()]) -> CurveAnswer:
+    async def curve(self, query: Annotated[CurveRequest, Query()]) -> answers.CurveAnswer:
         """A regression model with one input over the range of its data and on both sides of it."""
         request = check_limits(query, self.limits)
         trained = self.service.model(request.model)
@@ -134,7 +125,7 @@ class Api:
         async with asyncio.timeout(self.limits.seconds):
             return await self.service.run_alone(partial(explore.curve, trained, request.points, request.samples))
 
-    async def models(self) -> ModelsAnswer:
+    async def models(self) -> answers.ModelsAnswer:
         """The models, their end-times and the sample images that fit them."""
         return self.models_answer
 
@@ -158,9 +149,9 @@ def _server_routes(service: Service) -> APIRouter:
         return FileResponse(index, media_type="text/html")
 
     @router.get("/healthz", tags=["server"])
-    async def health() -> HealthAnswer:
+    async def health() -> answers.HealthAnswer:
         """The state of the server."""
-        return HealthAnswer(models=len(service.models), queue=len(service.batcher))
+        return answers.HealthAnswer(models=len(service.models), queue=len(service.batcher))
 
     @router.get("/metrics", response_class=PlainTextResponse, tags=["server"])
     async def metrics() -> Response:

@@ -14,17 +14,7 @@ from ltnode.errors import InputError
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.shifts import CORRUPTIONS, rotate
 from ltnode.models import LatentTimeODE
-from ltnode.serve.answers import (
-    CurveAnswer,
-    Density,
-    EndTimeInfo,
-    ModelInfo,
-    Points,
-    SampleInfo,
-    SweepCurve,
-    TrajectoryAnswer,
-    answer_rows,
-)
+from ltnode.serve import answers
 from ltnode.serve.decoding import RawBatch
 from ltnode.serve.requests import Change, TrajectoryRequest
 from ltnode.serve.samples import samples_of
@@ -37,17 +27,17 @@ _GENERATED = ("synthetic", "gap")
 
 
 @torch.no_grad()
-def describe_model(trained: TrainedModel) -> ModelInfo:
+def describe_model(trained: TrainedModel) -> answers.ModelInfo:
     """Describe a model for /api/models."""
     model, point = trained.model, trained.operating_point
-    info, posterior = EndTimeInfo(), None
+    info, posterior = answers.EndTimeInfo(), None
     if isinstance(model, LatentTimeODE):
         end_time = model.end_time
         facts = {} if end_time.amortized else model.describe()
-        info = EndTimeInfo.model_validate({"kind": end_time.kind, "window": end_time.window, "facts": facts})
+        info = answers.EndTimeInfo.model_validate({"kind": end_time.kind, "window": end_time.window, "facts": facts})
         if not end_time.amortized:
             posterior = _posterior_density(model, None, _last_time(model, end_time.quantile([0.05, 0.95])))
-    return ModelInfo(
+    return answers.ModelInfo(
         name=trained.name,
         task=trained.task,
         kind="image" if trained.is_image else "vector",
@@ -58,7 +48,7 @@ def describe_model(trained: TrainedModel) -> ModelInfo:
         posterior=posterior,
         operating_point=None if point is None else point.to_json(),
         samples=[
-            SampleInfo(id=sample.id, title=sample.title, label=sample.label_for(trained.data))
+            answers.SampleInfo(id=sample.id, title=sample.title, label=sample.label_for(trained.data))
             for sample in samples_of(trained.shape)
         ],
     )
@@ -80,7 +70,7 @@ def check_trajectory(trained: TrainedModel, change: Change) -> None:
         raise InputError(f"change.epsilon attacks a class, but {trained.name} is a regression model")
 
 
-def trajectory(trained: TrainedModel, batch: RawBatch, request: TrajectoryRequest) -> TrajectoryAnswer:
+def trajectory(trained: TrainedModel, batch: RawBatch, request: TrajectoryRequest) -> answers.TrajectoryAnswer:
     """Predict one input at times from 0 to the end of the window, or to the last end-time if that is later.
 
     All predictions come from the dense output of one solve. The row is that of `TrainedModel.rows` for the changed input.
@@ -94,14 +84,14 @@ def trajectory(trained: TrainedModel, batch: RawBatch, request: TrajectoryReques
     with torch.no_grad():
         outputs = model.outputs_at(model.solve(model.initial_state(x), t.to(x.device, x.dtype), "stored").states)[:, 0]
     classes = trained.task == "classification"
-    return TrajectoryAnswer(
+    return answers.TrajectoryAnswer(
         model=trained.name,
         t=t.tolist(),
         probs=outputs.softmax(-1).tolist() if classes else None,
         means=None if classes else outputs[:, 0].tolist(),
         posterior=_posterior_density(model, x, float(t[-1])),
         times=times.tolist(),
-        prediction=answer_rows(trained.rows_of(prediction, x))[0],
+        prediction=answers.prediction_rows(trained.rows_of(prediction, x))[0],
         evaluations=prediction.stats.n_evaluations if prediction.stats else 0,
         image=_picture(trained, x),
         notes=batch.notes,
@@ -150,7 +140,7 @@ def _picture(trained: TrainedModel, x: Float[Tensor, "1 *shape"]) -> str | None:
 
 
 @torch.no_grad()
-def _posterior_density(model: LatentTimeODE, x: Float[Tensor, "1 *shape"] | None, t_end: float) -> Density | None:
+def _posterior_density(model: LatentTimeODE, x: Float[Tensor, "1 *shape"] | None, t_end: float) -> answers.Density | None:
     """Density of the end-time on [0, t_end], for the input ``x`` if the posterior is amortized; None for a fixed end-time."""
     end_time = model.end_time
     if isinstance(end_time, FixedTime):
@@ -161,7 +151,7 @@ def _posterior_density(model: LatentTimeODE, x: Float[Tensor, "1 *shape"] | None
     posterior = end_time(x if end_time.amortized else None)
     at = t.to(posterior.device, posterior.dtype)
     log_density = posterior.log_prob(at[:, None] if end_time.amortized else at).reshape(-1).double()
-    return Density(t=t.tolist(), density=log_density.exp().nan_to_num(0.0, posinf=0.0).tolist())
+    return answers.Density(t=t.tolist(), density=log_density.exp().nan_to_num(0.0, posinf=0.0).tolist())
 
 
 def _last_time(model: LatentTimeODE, times: Tensor) -> float:
@@ -188,7 +178,7 @@ def rotations(raw: Float[Tensor, "1 C H W"], angles: Sequence[float]) -> Float[T
     return torch.cat([raw, *(rotate(raw, angle) for angle in angles)])
 
 
-def sweep_curve(trained: TrainedModel, rows: list[PredictionRow]) -> SweepCurve:
+def sweep_curve(trained: TrainedModel, rows: list[PredictionRow]) -> answers.SweepCurve:
     """Follow the class of the unchanged image over the angles.
 
     Args:
@@ -196,7 +186,7 @@ def sweep_curve(trained: TrainedModel, rows: list[PredictionRow]) -> SweepCurve:
         rows: Its predictions of `rotations`.
     """
     upright, *rotated = rows
-    return SweepCurve.model_validate(
+    return answers.SweepCurve.model_validate(
         {
             "model": trained.name,
             "probability": [(row.probs or ())[upright.label or 0] for row in rotated],
@@ -221,7 +211,7 @@ def check_curve(trained: TrainedModel) -> None:
         )
 
 
-def curve(trained: TrainedModel, points: int, samples: int) -> CurveAnswer:
+def curve(trained: TrainedModel, points: int, samples: int) -> answers.CurveAnswer:
     """Mean and spread of a regression model over the range of its training data, extended by half of it on both sides."""
     training = _training_points(trained)
     if training is not None:
@@ -234,7 +224,7 @@ def curve(trained: TrainedModel, points: int, samples: int) -> CurveAnswer:
     margin = (high - low) / 2
     x = torch.linspace(low - margin, high + margin, points)
     prediction = trained.predict(x[:, None], samples)
-    return CurveAnswer(
+    return answers.CurveAnswer(
         model=trained.name,
         x=x.tolist(),
         mean=prediction.mean.tolist(),
@@ -245,11 +235,11 @@ def curve(trained: TrainedModel, points: int, samples: int) -> CurveAnswer:
     )
 
 
-def _training_points(trained: TrainedModel) -> Points | None:
+def _training_points(trained: TrainedModel) -> answers.Points | None:
     """The training data of a regression model with one input, if they are generated; None otherwise."""
     if trained.data not in _GENERATED:
         return None
     data = load_data(trained.data)
     if data.task != "regression" or tuple(data.input_shape) != (1,):
         return None
-    return Points(x=data.train.x[:, 0].tolist(), y=data.train.y.reshape(-1).tolist())
+    return answers.Points(x=data.train.x[:, 0].tolist(), y=data.train.y.reshape(-1).tolist())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -73,25 +72,16 @@ def add_limits(app: FastAPI, service: Service) -> None:
                 part["maxItems" if part["type"] == "array" else "maximum"] = most[name]
 
     def describe_with_limits() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            spec = describe()
-            for schema in _body_schemas(spec):
-                spec["components"]["schemas"].update(schema.pop("$defs", {}))
-                for name, part in schema["properties"].items():
-                    narrow(name, part)
-            for parameter in (entry for operation in _operations(spec) for entry in operation.get("parameters", ())):
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        spec = describe()
+        for operation in (operation for operations in spec["paths"].values() for operation in operations.values()):
+            for parameter in operation.get("parameters", ()):
                 narrow(parameter["name"], parameter["schema"])
-        return app.openapi_schema or {}
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                spec["components"]["schemas"].update(content["schema"].pop("$defs", {}))
+                for name, part in content["schema"]["properties"].items():
+                    narrow(name, part)
+        return spec
 
     app.openapi = describe_with_limits  # type: ignore[method-assign]
-
-
-def _operations(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for operations in spec["paths"].values():
-        yield from operations.values()
-
-
-def _body_schemas(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for operation in _operations(spec):
-        for content in operation.get("requestBody", {}).get("content", {}).values():
-            yield content["schema"]

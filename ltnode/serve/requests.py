@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import itertools
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,11 +111,6 @@ class ApiRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
-    @property
-    def has_files(self) -> bool:
-        """Whether there are image files to decode, which takes a while."""
-        return False
-
 
 AnyRequest = TypeVar("AnyRequest", bound=ApiRequest)
 
@@ -138,29 +133,35 @@ def check_limits(request: AnyRequest, limits: Limits) -> AnyRequest:
     return request.model_copy(update=reduced)
 
 
-def _present(values: dict[str, Any], *names: str) -> list[str]:
-    return [name for name in names if values.get(name) is not None]
+class InputRequest(ApiRequest):
+    """A request with inputs, which can be sent in several forms: a client must choose exactly one."""
+
+    forms: ClassVar[tuple[str, ...]]
+    """Names of the fields, of which the first is for arrays and the others are for image files."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_form(cls, values: dict[str, Any]) -> dict[str, Any]:
+        present = [name for name in cls.forms if values.get(name) is not None]
+        if len(present) != 1:
+            raise ValueError(f"give exactly one of {', '.join(cls.forms)}, not {' and '.join(present) or 'none'}")
+        return values
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there are image files to decode, which takes a while."""
+        return getattr(self, self.forms[0]) is None
 
 
-class PredictRequest(ApiRequest):
+class PredictRequest(InputRequest):
     """Inputs to predict: either ``inputs`` or ``images``."""
+
+    forms = ("inputs", "images")
 
     model: Model = None
     inputs: Annotated[Arrays | None, Field(description="Raw inputs, one array each.")] = None
     images: Annotated[ImageFiles | None, Field(description="Image files of any size; notes describe the conversion.")] = None
     samples: Samples = 10
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_kind_of_input(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if len(_present(values, "inputs", "images")) != 1:
-            raise ValueError("give at least one input: either inputs (arrays) or images (files in base64), not both")
-        return values
-
-    @property
-    def has_files(self) -> bool:
-        """Whether there are image files to decode."""
-        return self.images is not None
 
 
 class Change(ApiRequest):
@@ -172,25 +173,14 @@ class Change(ApiRequest):
     seed: Annotated[Seed, Field(description="Seed of the noise.")] = 0
 
 
-class OneInputRequest(ApiRequest):
+class OneInputRequest(InputRequest):
     """A request about one input: exactly one of ``input``, ``image``, ``sample``."""
+
+    forms = ("input", "image", "sample")
 
     input: Annotated[Array | None, Field(description="A raw input.")] = None
     image: Annotated[ImageFile | None, Field(description="An image file.")] = None
     sample: Annotated[str | None, Field(description="Id of a sample image.")] = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_input(cls, values: dict[str, Any]) -> dict[str, Any]:
-        present = _present(values, "input", "image", "sample")
-        if len(present) != 1:
-            raise ValueError(f"give exactly one of input, image and sample, not {' and '.join(present) or 'none'}")
-        return values
-
-    @property
-    def has_files(self) -> bool:
-        """Whether there is an image file to decode."""
-        return self.input is None
 
 
 class TrajectoryRequest(OneInputRequest):

@@ -216,7 +216,7 @@ def test_every_sample_is_served_and_predicted(client: Any):
         ("predict", {"model": "gone", "inputs": [[0]]}, 404, "Valid: alt, line, lt, node, sde"),
         ("predict", {"inputs": [[0]]}, 422, "model is required"),
         ("predict", {"model": "lt"}, 422, "inputs"),
-        ("predict", {"model": "lt", "inputs": [[[0]]], "images": ["aa"]}, 422, "not both"),
+        ("predict", {"model": "lt", "inputs": [[[0]]], "images": ["aa"]}, 422, "not inputs and images"),
         ("predict", {"model": "lt", "inputs": [[[0.5] * 27] * 28]}, 422, "1 x 28 x 28 numbers, not 28 x 27"),
         ("predict", {"model": "lt", "inputs": [[[0.5] * 28] * 27 + [0.5]]}, 422, "a number in place of a list"),
         ("predict", {"model": "lt", "inputs": [[[0.5] * 27 + [True]] * 28]}, 422, "true or false in place of a number"),

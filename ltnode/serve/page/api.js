@@ -1,30 +1,24 @@
 // Requests to the server. Every failure becomes an ApiError with a reason that the page can show.
 
 export class ApiError extends Error {
-  constructor(reason, code, status) {
+  constructor(reason, status) {
     super(reason);
-    this.code = code;
     this.status = status;
   }
 }
 
+// Handles every error except the abortion of a request by the page.
+const unlessAborted = (handle) => (error) => {
+  if (error.name === "AbortError") throw error;
+  return handle();
+};
+
 async function request(path, options) {
-  let response;
-  try {
-    response = await fetch(path, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new ApiError("The server does not answer. Is `ltnode serve` still running?", "offline", 0);
-  }
-  let body = null;
-  try {
-    body = await response.json();
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-  }
+  const offline = () => Promise.reject(new ApiError("The server does not answer. Is `ltnode serve` still running?", 0));
+  const response = await fetch(path, options).catch(unlessAborted(offline));
+  const body = await response.json().catch(unlessAborted(() => null));
   if (response.ok && body !== null) return body;
-  const reason = body?.error?.reason ?? `The server answered ${response.status} without a reason.`;
-  throw new ApiError(reason, body?.error?.code ?? "unknown", response.status);
+  throw new ApiError(body?.error?.reason ?? `The server answered ${response.status} without a reason.`, response.status);
 }
 
 // A page that is opened as /#token=... sends the token with every request. Browsers do not send the part after # to servers.

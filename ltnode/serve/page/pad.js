@@ -14,8 +14,7 @@ export class Pad {
       if (!this.stroke || this.down) return;
       const events = event.getCoalescedEvents?.() ?? [];
       for (const part of events.length ? events : [event]) this.stroke.push(this.place(part));
-      this.paint();
-      this.onDraw();
+      this.changed();
     });
     for (const kind of ["pointerup", "pointercancel"]) {
       canvas.addEventListener(kind, () => {
@@ -25,8 +24,7 @@ export class Pad {
     canvas.addEventListener("keydown", (event) => this.key(event));
     canvas.addEventListener("focus", () => this.paint());
     canvas.addEventListener("blur", () => {
-      this.down = false;
-      this.stroke = null;
+      Object.assign(this, { stroke: null, down: false });
       this.paint();
     });
     this.paint();
@@ -41,6 +39,10 @@ export class Pad {
     this.stroke = [point];
     this.strokes.push(this.stroke);
     this.pen = point;
+    this.changed();
+  }
+
+  changed() {
     this.paint();
     this.onDraw();
   }
@@ -68,14 +70,12 @@ export class Pad {
 
   undo() {
     this.strokes.pop();
-    this.paint();
-    this.onDraw();
+    this.changed();
   }
 
   clear() {
     Object.assign(this, { strokes: [], stroke: null, down: false });
-    this.paint();
-    this.onDraw();
+    this.changed();
   }
 
   paint() {
