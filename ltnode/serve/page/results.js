@@ -1,6 +1,6 @@
 // The answer as text, bars and flags.
 
-import { element } from "./page.js";
+import { byId, element } from "./page.js";
 
 const SLOTS = 4; // the number of colours
 const MOST_BARS = 12;
@@ -86,57 +86,31 @@ export function showBars(host, row, { classes }, colours) {
   }
 }
 
-export function showEntropy(host, row, model) {
-  const most = Math.log(model.classes.length);
-  const threshold = model.operating_point?.entropy_threshold;
-  const track = element("div", { class: "stack", "aria-hidden": "true" });
-  for (const part of ["aleatoric", "epistemic"]) {
-    const piece = element("span", { class: part });
-    piece.style.width = `${Math.min(100, (100 * Math.max(0, row[part])) / most)}%`;
-    track.append(piece);
-  }
-  const ends = element("p", { class: "ends", "aria-hidden": "true" });
-  if (threshold <= most) {
-    const place = `${(100 * threshold) / most}%`;
-    const tick = element("span", { class: "threshold" });
-    tick.style.left = place;
-    track.append(tick);
-    const label = element("span", { class: "limit" }, "limit");
-    label.style.left = `max(.85rem, ${place})`;
-    if (threshold < most / 2) ends.append(label);
-  }
-  ends.append(element("span", {}, `${most.toFixed(2)} nats: a guess`));
-  const swatch = (part) => element("span", { class: `swatch ${part}`, "aria-hidden": "true" });
-  const line = (part, attributes, ...marks) =>
-    element("div", attributes, element("dt", {}, ...marks, part), element("dd", { "data-part": part }, fixed(row[part])));
-  const parts = ["aleatoric", "epistemic"].map((part) => line(part, {}, swatch(part)));
-  host.replaceChildren(track, ends, element("dl", { class: "parts" }, ...parts, line("entropy", { class: "sum" })));
+export function showEntropy(host, row, { classes, operating_point: point }) {
+  const most = Math.log(classes.length);
+  const threshold = point?.entropy_threshold ?? Infinity;
+  const width = (value) => `${Math.min(100, (100 * Math.max(0, value)) / most)}%`;
+  for (const part of ["aleatoric", "epistemic"]) host.querySelector(`.stack .${part}`).style.width = width(row[part]);
+  for (const cell of host.querySelectorAll("[data-part]")) cell.textContent = fixed(row[cell.dataset.part]);
+  host.style.setProperty("--threshold", width(threshold));
+  host.querySelector(".threshold").hidden = threshold > most;
+  host.querySelector(".limit").hidden = threshold >= most / 2;
+  byId("most-entropy").textContent = `${most.toFixed(2)} nats: a guess`;
 }
 
 export function showFlags(host, row, { operating_point: point }) {
-  if (!point) {
-    const reason = "No operating point is stored with this run, so nothing says how much uncertainty is too much. Choose one: ";
-    host.replaceChildren(element("p", { class: "hint" }, reason, element("code", {}, "ltnode operating-point RUN"), "."));
-    return;
-  }
-  const flag = (id, verdict, text) => element("li", { id }, element("strong", {}, verdict), text);
+  for (const part of host.children) part.hidden = part.matches(".hint") === Boolean(point);
+  if (!point) return;
+  const flag = (id, verdict, text) => byId(id).replaceChildren(element("strong", {}, `${verdict}. `), text);
   const [covered, kept] = [point.coverage, point.ood_keeps].map((share) => `${roundPercent(share)} of familiar inputs`);
   const entropy = `Entropy ${fixed(row.entropy)}`;
   const entropyLimit = `the limit ${fixed(point.entropy_threshold)}`;
   const score = `The ${SCORE_NAMES[point.ood_score] ?? point.ood_score} ${fixed(row.ood_score)}`;
   const scoreLimit = `the limit ${fixed(point.ood_threshold)}`;
-  const flags = [
-    row.abstain
-      ? flag("flag-abstain", "Abstains. ", `${entropy} exceeds ${entropyLimit}, which ${covered} do not exceed.`)
-      : flag("flag-abstain", "Answers. ", `${entropy} is within ${entropyLimit}, as for ${covered}.`),
-    row.ood
-      ? flag("flag-ood", "Out of distribution. ", `${score} is below ${scoreLimit}, which ${kept} reach.`)
-      : flag("flag-ood", "In distribution. ", `${score} reaches ${scoreLimit}, as for ${kept}.`),
-  ];
+  if (row.abstain) flag("flag-abstain", "Abstains", `${entropy} exceeds ${entropyLimit}, which ${covered} do not exceed.`);
+  else flag("flag-abstain", "Answers", `${entropy} is within ${entropyLimit}, as for ${covered}.`);
+  if (row.ood) flag("flag-ood", "Out of distribution", `${score} is below ${scoreLimit}, which ${kept} reach.`);
+  else flag("flag-ood", "In distribution", `${score} reaches ${scoreLimit}, as for ${kept}.`);
   const [all, answered] = [point.accuracy, point.accuracy_kept].map(percent);
-  const choice = `On ${point.data}. ${all} of all predictions are correct, and ${answered} of those without an abstention.`;
-  host.replaceChildren(
-    element("ul", { class: "flags" }, ...flags),
-    element("details", {}, element("summary", {}, "How the thresholds were chosen"), element("p", { class: "hint" }, choice)),
-  );
+  byId("thresholds").textContent = `On ${point.data}. ${all} of all predictions are correct, and ${answered} of those without an abstention.`;
 }
