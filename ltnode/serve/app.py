@@ -87,8 +87,9 @@ class Api:
         async with asyncio.timeout(self.limits.seconds):
             request = await self.parser.parse_json_or_form(http)
             trained = self.service.model(request.model)
-            batch = await self._decode(request, trained)
-            predicted = await self.service.predict(trained, batch.raw, request.samples)
+            batch, samples = await self._decode(request, trained), request.samples
+            del request  # Arrays and files need not stay in memory while the batch waits.
+            predicted = await self.service.predict(trained, batch.raw, samples)
         return answers.PredictAnswer(
             model=trained.name,
             predictions=answers.prediction_rows(predicted.rows),

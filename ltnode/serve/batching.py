@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from ltnode.errors import LTNodeError
+from ltnode.serve.failures import ApiError
 
 _log = logging.getLogger("ltnode.serve")
 
@@ -23,16 +23,9 @@ Work = Callable[[Sequence[Any]], Sequence[Any]]
 """Takes the payloads of the jobs in a batch and returns one result for each."""
 
 
-class QueueFullError(LTNodeError):
-    """The queue of waiting requests is full."""
-
-
-class StoppedError(LTNodeError):
-    """The server is shutting down and does not accept more work."""
-
-
-class TooLateError(LTNodeError):
-    """A request waited in the queue for longer than its time limit."""
+def stopping() -> ApiError:
+    """The answer to a request that arrives while the server shuts down."""
+    return ApiError(503, "stopping", "the server is shutting down", {"Retry-After": "5"})
 
 
 @dataclass(eq=False)
@@ -99,19 +92,19 @@ class Batcher:
             work: Called with the payloads of the batch; jobs with equal keys must have equivalent functions.
             payload: Argument for ``work``.
             size: Number of inputs in the payload.
-            seconds: A job that has not started after this time fails with a `TooLateError`.
+            seconds: A job that has not started after this time fails with an `ApiError` of status 504.
 
         Raises:
-            QueueFullError: The queue is full.
-            StoppedError: The server is shutting down.
+            ApiError: 503, the queue is full or the server is shutting down.
         """
         now = time.monotonic()
         job = _Job(key, work, payload, size, now + seconds, now)
         with self._changed:
             if self._stopping:
-                raise StoppedError("the server is shutting down")
+                raise stopping()
             if len(self._waiting) >= self.max_queue:
-                raise QueueFullError(f"the queue is full: {len(self._waiting)} requests are waiting; try again in a second")
+                reason = f"the queue is full: {len(self._waiting)} requests are waiting; try again in a second"
+                raise ApiError(503, "queue_full", reason, {"Retry-After": "1"})
             self._waiting.append(job)
             self._changed.notify()
         return job.future
@@ -162,7 +155,8 @@ class Batcher:
         if not job.future.set_running_or_notify_cancel():
             return False  # The client has disconnected, or has been told that its request timed out.
         if time.monotonic() > job.deadline:
-            job.future.set_exception(TooLateError("the request waited too long: the server is busy, try again later"))
+            reason = "the request waited too long: the server is busy, try again later"
+            job.future.set_exception(ApiError(504, "timeout", reason))
             return False
         return True
 

@@ -72,7 +72,7 @@ def _decode_array(array: NDArray[Any], trained: TrainedModel) -> tuple[Tensor, l
     if shape not in (array.shape, (1, *array.shape)):
         expected, actual = (" x ".join(str(n) for n in size) for size in (shape, array.shape))
         raise InputError(f"expected a nested list of {expected} numbers, not {actual}")
-    raw = torch.from_numpy(array.astype(np.float32)).reshape(shape)
+    raw = torch.from_numpy(array).reshape(shape)
     if not trained.is_image:
         return raw, []
     # JSON has only one type of number: an image of integers, some of them above 1, has pixels 0..255.

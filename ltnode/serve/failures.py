@@ -14,7 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from ltnode.errors import LTNodeError
-from ltnode.serve.batching import QueueFullError, StoppedError, TooLateError
 
 _log = logging.getLogger("ltnode.serve")
 _LONGEST_REASON = 500
@@ -48,13 +47,8 @@ def as_api_error(error: BaseException) -> ApiError:
     match error:
         case ApiError():
             return error
-        case QueueFullError():
-            return ApiError(503, "queue_full", str(error), {"Retry-After": "1"})
-        case StoppedError():
-            return ApiError(503, "stopping", str(error), {"Retry-After": "5"})
-        case TooLateError() | TimeoutError():
-            reason = str(error) or "the request took too long: ask for less, or try again when the server is less busy"
-            return ApiError(504, "timeout", reason)
+        case TimeoutError():
+            return ApiError(504, "timeout", "the request took too long: ask for less, or try again when the server is less busy")
         case LTNodeError():
             return ApiError(422, "invalid", str(error))
         case HTTPException():

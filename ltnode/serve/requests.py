@@ -14,14 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from ltnode.errors import InputError
 from ltnode.serve.limits import Limits
 
-LIMIT_OF_FIELD = {
-    "inputs": "images",
-    "images": "images",
-    "samples": "samples",
-    "points": "points",
-    "angles": "angles",
-    "models": "models",
-}
+LIMIT_OF_FIELD = {"inputs": "images", **{name: name for name in ("images", "samples", "points", "angles", "models")}}
 """Field of a request -> the limit (`Limits`) on its value, or on its length where it is a list."""
 _MOST_DIMENSIONS = 3
 _LARGEST = float(np.finfo(np.float32).max)
@@ -33,7 +26,7 @@ def json_kind(value: Any) -> str:
     return "null" if value is None else _JSON_NAMES.get(type(value), type(value).__name__)
 
 
-def _number_array(value: Any) -> NDArray[np.float64]:
+def _number_array(value: Any) -> NDArray[np.float32]:
     """Convert nested lists, at most three levels deep, to an array that is much smaller than the Python objects.
 
     We go level by level and stop at the first that does not fit; pydantic would report each of a million wrong numbers.
@@ -64,7 +57,7 @@ def _number_array(value: Any) -> NDArray[np.float64]:
         numbers = np.array(np.inf)
     if not (np.abs(numbers) <= _LARGEST).all():
         raise ValueError("expected finite numbers in the range of float32, found numbers that are too large")
-    return numbers
+    return numbers.astype(np.float32)
 
 
 def _file_content(value: Any) -> bytes:
@@ -93,7 +86,7 @@ _ARRAY_SCHEMA = {
     "description": "A vector (D), or an image (C, H, W), or (H, W) where C is 1: integers 0..255 or numbers 0..1.",
 }
 _FILE_SCHEMA = {"type": "string", "contentEncoding": "base64", "description": "An image file (PNG, JPEG, ...) in base64."}
-Array = Annotated[NDArray[np.float64], PlainValidator(_number_array), WithJsonSchema(_ARRAY_SCHEMA)]
+Array = Annotated[NDArray[np.float32], PlainValidator(_number_array), WithJsonSchema(_ARRAY_SCHEMA)]
 ImageFile = Annotated[bytes, PlainValidator(_file_content), WithJsonSchema(_FILE_SCHEMA)]
 # `fail_fast`: one wrong item is enough to refuse a list, and there may be a hundred thousand.
 Arrays = Annotated[list[Array], Field(fail_fast=True, min_length=1)]

@@ -13,7 +13,7 @@ import torch
 
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import LatentTimeODE
-from ltnode.serve.batching import Batcher, StoppedError
+from ltnode.serve.batching import Batcher, stopping
 from ltnode.serve.failures import ApiError
 from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import Metrics
@@ -86,12 +86,12 @@ class Service:
         """Run slow work on a request (parsing large arrays, decoding images) in the decoder thread.
 
         Raises:
-            StoppedError: The server is shutting down.
+            ApiError: 503, the server is shutting down.
         """
         try:
             future = self._decoder.submit(work)
         except RuntimeError as error:
-            raise StoppedError("the server is shutting down") from error
+            raise stopping() from error
         return await asyncio.wrap_future(future)
 
     async def predict(self, trained: TrainedModel, raw: Float[Tensor, "B *shape"], samples: int) -> PredictedRows:
@@ -99,7 +99,7 @@ class Service:
 
         Raises:
             InputError: The inputs do not fit the model.
-            QueueFullError: Too many requests wait.
+            ApiError: 503, too many requests wait.
         """
         x = trained.prepare(raw)
 

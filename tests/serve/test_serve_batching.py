@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from ltnode.serve import Limits, create_app
-from ltnode.serve.batching import Batcher, QueueFullError, StoppedError, TooLateError
+from ltnode.serve.batching import Batcher
+from ltnode.serve.failures import ApiError
 from ltnode.serve.service import predict_together
 from ltnode.trained import TrainedModel
 from serve.serving import close, images, send_all
@@ -186,7 +187,7 @@ def test_stopping_finishes_what_was_accepted():
     queue.start()
     queue.stop()
     assert [future.result(0) for future in futures] == [2 * n for n in range(20)]
-    with pytest.raises(StoppedError):
+    with pytest.raises(ApiError, match="shutting down"):
         queue.submit("k", double, 1, 1, 10)
 
 
@@ -199,12 +200,12 @@ def test_cancelled_and_late_jobs_are_skipped():
         return values
 
     left, late, good = queue.submit("k", work, 1, 1, 10), queue.submit("k", work, 2, 1, -1), queue.submit("k", work, 3, 1, 10)
-    with pytest.raises(QueueFullError, match="3 requests"):
+    with pytest.raises(ApiError, match="3 requests"):
         queue.submit("k", work, 4, 1, 10)
     left.cancel()
     queue.start()
     assert good.result(5) == 3
-    with pytest.raises(TooLateError):
+    with pytest.raises(ApiError, match="waited too long"):
         late.result(5)
     with pytest.raises(CancelledError):
         left.result(5)

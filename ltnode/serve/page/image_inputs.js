@@ -13,14 +13,14 @@ export function base64(bytes) {
   return btoa(text);
 }
 
-const newest = new WeakMap();
+let newest = null;
 
 // Draws a PNG in base64 on a canvas. An <img> with a data: address would need a weaker content security policy.
 export async function showPicture(canvas, encoded) {
-  newest.set(canvas, encoded);
+  newest = encoded;
   const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0));
   const bitmap = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
-  if (newest.get(canvas) !== encoded) return; // A newer picture has been requested in the meantime.
+  if (newest !== encoded) return; // A newer picture has been requested in the meantime.
   canvas.width = bitmap.width;
   canvas.height = bitmap.height;
   canvas.getContext("2d").drawImage(bitmap, 0, 0);
