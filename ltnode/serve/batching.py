@@ -139,15 +139,11 @@ class Batcher:
 
     def _take_similar(self, first: _Job, jobs: list[_Job], room: int) -> int:
         """Move jobs with the key of the first from the queue to the batch, oldest first; returns the remaining room."""
-        kept: deque[_Job] = deque()
-        while self._waiting:
-            job = self._waiting.popleft()
+        for job in list(self._waiting):
             if job.key == first.key and job.size <= room:
+                self._waiting.remove(job)
                 jobs.append(job)
                 room -= job.size
-            else:
-                kept.append(job)
-        self._waiting = kept
         return room
 
     @staticmethod

@@ -1,6 +1,6 @@
 // The panels of the prediction: asks the server about the current input and shows the answer.
 
-import { ApiError, Latest, post } from "./api.js";
+import { Latest, post } from "./api.js";
 import { base64, showPicture } from "./image_inputs.js";
 import { END_TIMES, byId, element, page, say } from "./page.js";
 import { Plot } from "./plot.js";
@@ -27,10 +27,11 @@ export const isPredictionPending = () => line.next !== null;
 
 // Asks about an input; `change` is null for vectors. A class keeps its colour as long as the subject stays the same.
 export function requestPrediction({ subject, input, change, wait }, onShown, onError) {
-  const body = { model: page.model.name, ...input, points: POINTS, samples: END_TIMES, ...(change ? { change } : {}) };
+  const { name: model, end_time: { kind } } = page.model;
+  const body = { model, ...input, points: POINTS, samples: END_TIMES, ...(change ? { change } : {}) };
   line.run(
     subject,
-    (signal) => post("api/trajectory", body, signal).catch((error) => withoutTrajectory(error, body, signal)),
+    (signal) => (kind === "none" ? predictOnly(model, input, signal) : post("api/trajectory", body, signal)),
     (answer) => {
       if (shownSubject !== subject) colours.slots.clear();
       shownSubject = subject;
@@ -43,11 +44,10 @@ export function requestPrediction({ subject, input, change, wait }, onShown, onE
 }
 
 // A model without an end-time has no trajectory, but it can predict.
-async function withoutTrajectory(error, { model, input, image, sample }, signal) {
-  if (!(error instanceof ApiError) || page.model.end_time.kind !== "none") throw error;
+async function predictOnly(model, { input, image, sample }, signal) {
   const inputs = input ? { inputs: [input] } : { images: [image ?? (await samplePicture(sample, signal))] };
   const answer = await post("api/predict", { model, samples: END_TIMES, ...inputs }, signal);
-  return { ...answer, prediction: answer.predictions[0], times: [], reason: error.message };
+  return { ...answer, prediction: answer.predictions[0], times: [], reason: "this model has no end-time, and therefore no trajectory" };
 }
 
 async function samplePicture(id, signal) {

@@ -15,7 +15,7 @@ export function drawTrajectory(width, height, data) {
   const bottom = height - 22;
   const share = data.posterior ? (bottom - top) * 0.25 : 0;
   const floor = bottom - share - (data.posterior ? 12 : 0);
-  const end = Math.max(data.t[data.t.length - 1], ...data.times);
+  const end = data.t[data.t.length - 1]; // The server chooses it such that all end-times and the posterior fit.
   const x = linear([0, end], [left, right]);
   const y = linear(data.range, [floor, top]);
   const nodes = [leftAxis(y, left, right, 4)];
@@ -25,7 +25,7 @@ export function drawTrajectory(width, height, data) {
     nodes.push(svg("rect", { class: "beyond", x: x(data.window), y: top, width: x(end) - x(data.window), height: bottom - top }));
     nodes.push(svg("text", { class: "tiny", x: right - 5, y: bottom - share + 10, "text-anchor": "end" }, label));
   }
-  if (data.posterior) nodes.push(...drawPosterior(clip(data.posterior, end), x, left, bottom, share));
+  if (data.posterior) nodes.push(...drawPosterior(data.posterior, x, left, bottom, share));
   nodes.push(drawTimes(data.times, x, top, bottom), bottomAxis(x, bottom, ticks([0, end], narrow ? 5 : 6)));
   nodes.push(svg("text", { class: "tiny", x: right + 18, y: bottom + 17 }, "time t"));
   nodes.push(...drawSeries(data, x, y));
@@ -84,16 +84,4 @@ export function readTrajectory(time, data) {
   if (density !== null) parts.push(`q(t) ${density.toFixed(2)}`);
   for (const { name, slot, values } of data.series) if (slot !== null) parts.push(`${name} ${values[m].toFixed(3)}`);
   return parts.join("  ·  ");
-}
-
-// The part of a density up to the end of the axis.
-function clip({ t, density }, end) {
-  const count = t.filter((value) => value <= end + 1e-9).length;
-  const inside = { t: t.slice(0, count), density: density.slice(0, count) };
-  const edge = valueAt(t, density, end);
-  if (edge !== null && inside.t[count - 1] < end) {
-    inside.t.push(end);
-    inside.density.push(edge);
-  }
-  return inside;
 }
