@@ -1,4 +1,4 @@
-"""The ``ltnode`` command: one file per command in ``commands``; ``app`` puts them together, ``console`` writes."""
+"""The ``ltnode`` command: ``commands`` has one file per command, ``app`` assembles them, ``console`` writes their output."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ def main() -> None:
     try:
         from ltnode.cli.app import make_app
     except ImportError as error:
-        # Only typer and rich are imported there; `import ltnode` does without them.
+        # That module imports only typer and rich, which `import ltnode` does not need.
         sys.exit(f"the ltnode command needs {error.name}, which is not installed: pip install typer rich")
     make_app()(prog_name="ltnode")

@@ -1,9 +1,8 @@
-"""The command line: finds the commands, and turns errors and Ctrl-C into one line and an exit code."""
+"""Assembles the command line from its commands, and turns errors and Ctrl-C into one line and an exit status."""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from typing import Annotated, Any
 
 import typer
@@ -13,13 +12,18 @@ from ltnode._version import __version__
 from ltnode.cli import commands, console
 from ltnode.errors import LTNodeError
 
-_ORDER = ("demo", "data", "train", "evaluate", "report", "operating_point", "predict", "serve", "export", "reproduce", "bench")
-"""How --help lists the commands; others follow by name."""
-ERROR, INTERRUPTED = 2, 130
+_PANELS = {
+    "Start here": ("demo", "data"),
+    "Train and evaluate": ("train", "evaluate", "report", "operating-point"),
+    "Use a trained model": ("predict", "serve", "export"),
+    "Paper and speed": ("reproduce", "bench"),
+}
+"""Panels of ``ltnode --help`` and their commands; each command has a module of its name in ``commands``."""
+_FAILED = 2
 
 
 class Commands(TyperGroup):
-    """The group of all commands: what ltnode raises on purpose becomes one line, not a traceback."""
+    """The group of all commands, which shows an error that ltnode raises on purpose as one line without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
@@ -27,14 +31,14 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except LTNodeError as error:
             console.error(str(error))
-            raise typer.Exit(ERROR) from error
+            raise typer.Exit(_FAILED) from error
         except KeyboardInterrupt as error:
             console.error("stopped. Nothing is lost: run the same command again.")
-            raise typer.Exit(INTERRUPTED) from error
+            raise typer.Exit(console.INTERRUPTED) from error
 
 
 def make_app() -> typer.Typer:
-    """The command line with every command of the ``commands`` folder."""
+    """Build the command line."""
     app = typer.Typer(
         cls=Commands,
         help="Neural ODEs that know what they do not know.",
@@ -45,21 +49,19 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name in _command_names():
-        importlib.import_module(f"{commands.__name__}.{name}").register(app)
+    panel_of = {name: panel for panel, names in _PANELS.items() for name in names}
+    for name in panel_of:
+        importlib.import_module(f"{commands.__name__}.{name.replace('-', '_')}").register(app)
+    for info in (*app.registered_commands, *app.registered_groups):
+        info.rich_help_panel = panel_of[str(info.name)]
     return app
 
 
-def _command_names() -> list[str]:
-    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
-    return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
-
-
-def _show_version(wanted: bool) -> bool:
-    if wanted:
+def _show_version(requested: bool) -> bool:
+    if requested:
         console.say(f"ltnode {__version__}")
         raise typer.Exit
-    return wanted
+    return requested
 
 
 def _root(

@@ -1,4 +1,4 @@
-"""What the command line writes, all through rich: results on standard output, errors and the log on standard error."""
+"""The output of the command line, written with rich: results to standard output, errors and the log to standard error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,121 +16,112 @@ from rich.text import Text
 
 from ltnode.errors import InputError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-_WIDTH = 160
-"""Of output that goes to a file or a pipe, where rich would guess 80 and cut tables."""
 INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+_WIDTH = 160
+"""Width of output to a file or a pipe, for which rich would assume 80 columns and cut tables."""
 
 
 def out() -> Console:
-    """Standard output."""
+    """Console for standard output."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def err() -> Console:
-    """Standard error."""
+    """Console for standard error."""
     return Console(stderr=True, width=None if sys.stderr.isatty() else _WIDTH)
 
 
 def error(message: str) -> None:
-    """One red line on standard error."""
+    """Write an error as one red line to standard error."""
     err().print(Text.assemble(("error: ", "bold red"), (" ".join(message.split()), "red")), soft_wrap=True)
 
 
 def say(message: str, style: str = "") -> None:
-    """A line of plain text on standard output."""
+    """Write a line of text to standard output."""
     out().print(Text(message, style=style), soft_wrap=True)
 
 
 def example(*commands: str) -> str:
-    """The end of a command's help: lines to copy."""
-    word = "Example" if len(commands) == 1 else "Examples"
-    return f"{word}:\n\n" + "\n\n".join(f"[bold]{escape(command)}[/bold]" for command in commands)
+    """Format example commands for the end of a help page."""
+    title = "Example" if len(commands) == 1 else "Examples"
+    return f"{title}:\n\n" + "\n\n".join(f"[bold]{escape(command)}[/bold]" for command in commands)
 
 
 def table(
     title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,), lines: bool = False
 ) -> None:
-    """A table on standard output.
+    """Write a table to standard output.
 
     Args:
-        title: Above it; empty for none.
-        header: Names of the columns; a line break in one saves width.
-        rows: As many cells each.
-        words: Columns that stand to the left; the others hold numbers and stand to the right.
-        lines: Draw lines between the rows, for cells of several lines.
+        title: Title above the table; empty for none.
+        header: Names of the columns; a line break in a name saves width.
+        rows: Rows with one cell per column.
+        words: Indices of the text columns, which are left-aligned; the other columns hold numbers and are right-aligned.
+        lines: Whether to draw lines between the rows, for cells with several lines.
     """
-    shown = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
-    shown.pad_edge, shown.show_lines = False, lines
+    grid = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
+    grid.pad_edge, grid.show_lines = False, lines
     for column, name in enumerate(header):
         if column in words:
-            # Where the terminal is narrow, texts wrap between words and numbers stay whole.
+            # On a narrow terminal, texts wrap between words, and numbers are never broken.
             longest = max((len(word) for row in rows for word in row[column].split()), default=0)
-            shown.add_column(Text(name), min_width=longest)
+            grid.add_column(Text(name), min_width=longest)
         else:
-            shown.add_column(Text(name), justify="right", no_wrap=True)
+            grid.add_column(Text(name), justify="right", no_wrap=True)
     for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))
-    out().print(shown)
+        grid.add_row(*(Text(cell) for cell in row))
+    out().print(grid)
 
 
 def facts(values: Mapping[str, str]) -> None:
-    """Names and values, one pair per line."""
-    shown = Table(show_header=False, box=None, pad_edge=False)
+    """Write names and values to standard output, one pair per line."""
+    grid = Table(show_header=False, box=None, pad_edge=False)
     for name, value in values.items():
-        shown.add_row(Text(name, style="dim"), Text(value))
-    out().print(shown)
+        grid.add_row(Text(name, style="dim"), Text(value))
+    out().print(grid)
 
 
 def words(text: str) -> list[str]:
-    """The words of a list with commas."""
+    """Split a comma-separated list into its words."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def numbers(text: str) -> list[int]:
-    """The whole numbers of a list with commas, in which ``0-4`` stands for a range; at least one, each once.
+    """Parse a comma-separated list of integers and ranges such as ``0-4``; duplicates are removed.
 
     Raises:
-        InputError: There is none, or something is not a whole number of at least 0 or a range of them.
+        InputError: The list is empty, or an entry is neither an integer >= 0 nor an increasing range of them.
     """
-    found: dict[int, None] = {}
+    values: dict[int, None] = {}
     for word in words(text):
         low, dash, high = word.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()) or (dash and int(low) > int(high)):
-            raise _no_numbers(text)
-        found |= dict.fromkeys(range(int(low), int(high if dash else low) + 1))
-    if not found:
-        raise _no_numbers(text)
-    return list(found)
-
-
-def _no_numbers(text: str) -> InputError:
-    return InputError(f"expected whole numbers separated by commas, or a range of them: 0, 0,1,2 or 0-4, not {text!r}")
+        high = high if dash else low
+        if not (low.isdecimal() and high.isdecimal() and int(low) <= int(high)):
+            values = {}
+            break
+        values |= dict.fromkeys(range(int(low), int(high) + 1))
+    if not values:
+        raise InputError(f"expected whole numbers separated by commas, or a range of them: 0, 0,1,2 or 0-4, not {text!r}")
+    return list(values)
 
 
 @contextmanager
-def resumable(how: str) -> Iterator[None]:
-    """Ctrl-C inside ends the command with status 130 and one line that says how to go on.
+def resumable(advice: str) -> Iterator[None]:
+    """On Ctrl-C, end the command with status 130 and one line that says how to continue.
 
     Args:
-        how: What to do to continue.
+        advice: Sentence that says how to continue.
     """
     try:
         yield
     except KeyboardInterrupt as stopped:
-        error(f"stopped. {how}")
+        error(f"stopped. {advice}")
         raise typer.Exit(INTERRUPTED) from stopped
 
 
-def page_address(path: Path) -> str:
-    """What to put into a browser to see a page."""
-    return path.resolve().as_uri()
-
-
-class _Log(logging.Handler):
-    """Shows the lines of ltnode's own log on standard error."""
+class _LogHandler(logging.Handler):
+    """Shows the log of ltnode on standard error, for example where a run resumes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -140,8 +130,8 @@ class _Log(logging.Handler):
 
 
 def show_log() -> None:
-    """Show ltnode's log, once however often it is asked for: where a run resumes, what it found damaged."""
+    """Show the log of ltnode; calling this again has no effect."""
     logger = logging.getLogger("ltnode")
     logger.setLevel(logging.INFO)
-    if not any(isinstance(handler, _Log) for handler in logger.handlers):
-        logger.addHandler(_Log())
+    if not any(isinstance(handler, _LogHandler) for handler in logger.handlers):
+        logger.addHandler(_LogHandler())

@@ -1,4 +1,4 @@
-"""``ltnode serve``: trained models behind an HTTP interface, with the explorer page (extra ``serve``)."""
+"""``ltnode serve``: an HTTP server for trained models, with the explorer page (extra ``serve``)."""
 
 from __future__ import annotations
 
@@ -16,31 +16,38 @@ if TYPE_CHECKING:
 
 __all__ = ["Limits", "create_app"]
 
-_NEEDED = {"fastapi": "FastAPI", "uvicorn": "uvicorn", "python_multipart": "python-multipart", "PIL": "Pillow"}
+_PACKAGE_OF_MODULE = {
+    "fastapi": "FastAPI",
+    "uvicorn": "uvicorn",
+    "python_multipart": "python-multipart",
+    "prometheus_client": "prometheus_client",
+    "PIL": "Pillow",
+}
 
 
 def check_extra() -> None:
-    """Raise `ltnode.errors.MissingExtraError` where a package of the extra ``serve`` is not installed."""
-    for module, package in _NEEDED.items():
+    """Raise `ltnode.errors.MissingExtraError` if a package of the extra ``serve`` is not installed."""
+    for module, package in _PACKAGE_OF_MODULE.items():
         try:
-            found = importlib.util.find_spec(module) is not None
-        except ValueError:  # a module that was marked as not there
-            found = False
-        if not found:
+            installed = importlib.util.find_spec(module) is not None
+        except ValueError:  # `sys.modules` marks the module as missing.
+            installed = False
+        if not installed:
             raise missing_extra(package, "serve", "the server")
 
 
 def create_app(models: Sequence[TrainedModel], limits: Limits | None = None, token: str | None = None) -> FastAPI:
-    """The server as an ASGI application.
+    """Build the server as an ASGI application.
 
     Args:
-        models: What it answers for; names must differ.
-        limits: What a request may ask for; the defaults suit two cores.
-        token: Asked for as ``Authorization: Bearer TOKEN`` on everything under /api but the sample pictures; None asks nobody.
+        models: The models to serve, with distinct names.
+        limits: Limits of the server; the defaults suit a machine with two cores.
+        token: Token that clients must send as ``Authorization: Bearer TOKEN`` to every path under /api except the sample
+            images; None requires no token.
 
     Raises:
         MissingExtraError: The extra ``serve`` is not installed.
-        InputError: No models, or two of the same name.
+        InputError: There are no models, or two with the same name.
     """
     check_extra()
     from ltnode.serve.app import make_app

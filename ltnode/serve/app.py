@@ -1,27 +1,28 @@
-"""The application: paths, their descriptions, and nothing else."""
+"""The application. Each function of `Api` is the way of one kind of request to its answer; read `Api.predict` first."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
 from starlette.staticfiles import StaticFiles
 
 from ltnode._version import __version__
-from ltnode.errors import InputError
-from ltnode.serve import explore, failures, openapi, schemas
+from ltnode.serve import answers, explore, failures, openapi
+from ltnode.serve.decoding import RawBatch, decode_inputs, find_sample
 from ltnode.serve.failures import ApiError
 from ltnode.serve.guard import Guard
 from ltnode.serve.limits import Limits
-from ltnode.serve.reader import Reader
-from ltnode.serve.samples import samples
+from ltnode.serve.metrics import CONTENT_TYPE
+from ltnode.serve.parsing import RequestParser
+from ltnode.serve.requests import CurveRequest, OneInputRequest, PredictRequest, SweepRequest, TrajectoryRequest, check_limits
 from ltnode.serve.service import Service
 from ltnode.trained import TrainedModel
 
@@ -29,14 +30,14 @@ PAGE = Path(__file__).parent / "page"
 
 
 def make_app(models: Sequence[TrainedModel], limits: Limits, token: str | None) -> FastAPI:
-    """The application; see `ltnode.serve.create_app`."""
+    """Build the application; see `ltnode.serve.create_app`."""
     service = Service(models, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
         yield
-        # Beside the event loop, which still delivers the answers of the last requests.
+        # In a thread, because the event loop still has to deliver the last answers.
         await asyncio.to_thread(service.stop)
 
     app = FastAPI(
@@ -44,119 +45,118 @@ def make_app(models: Sequence[TrainedModel], limits: Limits, token: str | None) 
         version=__version__,
         description="Predictions of neural ODEs with a distribution over their end-time.",
         lifespan=lifespan,
-        docs_url=None,  # both pages would load scripts from elsewhere
+        docs_url=None,  # Both pages would load scripts from other hosts.
         redoc_url=None,
     )
     app.state.service = service
     app.add_middleware(Guard, limits=limits, token=token, metrics=service.metrics)
     failures.install(app)
-    _add_plain_paths(app, service)
-    _add_api(app, service)
+    app.include_router(_server_routes(service))
+    app.include_router(Api(service).routes(with_token=token is not None))
     app.mount("/static", StaticFiles(directory=PAGE), name="static")
-    openapi.complete(app, service, with_token=token is not None)
+    openapi.add_limits(app, service)
     return app
 
 
-def _json(value: Any) -> Response:
-    try:
-        text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    except ValueError:
-        raise InputError("the prediction is not finite: the input lies too far from what the model knows") from None
-    return Response(text, media_type="application/json")
+class Api:
+    """The paths under /api."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.limits = service, service.limits
+        self.parser = RequestParser(self.limits, [trained.shape for trained in service.models.values()], service.decode)
+        self.models_answer = answers.ModelsAnswer(models=[explore.describe_model(trained) for trained in service.models.values()])
+
+    def routes(self, with_token: bool) -> APIRouter:
+        """All paths with their descriptions; the guard checks the token, ``with_token`` only documents it."""
+        router = APIRouter(prefix="/api")
+        token = [Depends(HTTPBearer(auto_error=False, scheme_name="token"))] if with_token else []
+        work: dict[str, Any] = {"responses": openapi.errors(400, 404, 408, 413, 415, 422, 503, 504), "dependencies": token}
+        post: dict[str, Any] = {**work, "methods": ["POST"], "tags": ["predictions"]}
+        png: openapi.Responses = {200: {"description": "A PNG file.", "content": {"image/png": {}}}, **openapi.errors(404, 422)}
+        add = router.add_api_route
+        add("/models", self.models, responses=openapi.errors(), dependencies=token, tags=["models"])
+        add("/samples/{name}.png", self.sample_image, response_class=Response, responses=png, tags=["models"])
+        add("/predict", self.predict, openapi_extra=openapi.request_body(PredictRequest, form=True), **post)
+        add("/trajectory", self.trajectory, openapi_extra=openapi.request_body(TrajectoryRequest), **post)
+        add("/sweep", self.sweep, openapi_extra=openapi.request_body(SweepRequest), **post)
+        add("/curve", self.curve, tags=["predictions"], **work)
+        return router
+
+    async def predict(self, http: Request) -> answers.PredictAnswer:
+        """Predictions with their uncertainty. Concurrent requests share a batch, which does not change the answers."""
+        async with asyncio.timeout(self.limits.seconds):
+            request = await self.parser.parse_json_or_form(http)
+            trained = self.service.model(request.model)
+            batch, samples = await self._decode(request, trained), request.samples
+            del request  # Arrays and files need not stay in memory while the batch waits.
+            predicted = await self.service.predict(trained, batch.raw, samples)
+        return answers.PredictAnswer(
+            model=trained.name,
+            predictions=answers.prediction_rows(predicted.rows),
+            evaluations=predicted.evaluations,
+            notes=batch.notes,
+        )
+
+    async def trajectory(self, http: Request) -> answers.TrajectoryAnswer:
+        """The prediction if the ODE stopped at t, and the posterior of the end-time."""
+        async with asyncio.timeout(self.limits.seconds):
+            request = await self.parser.parse(http, TrajectoryRequest)
+            trained = self.service.model(request.model)
+            explore.check_trajectory(trained, request.change)
+            batch = await self._decode(request, trained)
+            return await self.service.run_alone(partial(explore.trajectory, trained, batch, request))
+
+    async def sweep(self, http: Request) -> answers.SweepAnswer:
+        """Predictions of an image that is rotated by several angles, by several models."""
+        async with asyncio.timeout(self.limits.seconds):
+            request = await self.parser.parse(http, SweepRequest)
+            models = [self.service.model(name) for name in request.models]
+            explore.check_sweep(models)
+            batch = await self._decode(request, models[0])
+            rotated = explore.rotations(batch.raw, request.angles)
+            predicted = await asyncio.gather(*(self.service.predict(trained, rotated, request.samples) for trained in models))
+        curves = [explore.sweep_curve(trained, part.rows) for trained, part in zip(models, predicted, strict=True)]
+        return answers.SweepAnswer(angles=request.angles, curves=curves)
+
+    async def curve(self, query: Annotated[CurveRequest, Query()]) -> answers.CurveAnswer:
+        """A regression model with one input over the range of its data and on both sides of it."""
+        request = check_limits(query, self.limits)
+        trained = self.service.model(request.model)
+        explore.check_curve(trained)
+        async with asyncio.timeout(self.limits.seconds):
+            return await self.service.run_alone(partial(explore.curve, trained, request.points, request.samples))
+
+    async def models(self) -> answers.ModelsAnswer:
+        """The models, their end-times and the sample images that fit them."""
+        return self.models_answer
+
+    async def sample_image(self, name: str) -> Response:
+        """A sample image."""
+        return FileResponse(find_sample(name).path, media_type="image/png")
+
+    async def _decode(self, request: PredictRequest | OneInputRequest, trained: TrainedModel) -> RawBatch:
+        decode = partial(decode_inputs, request, trained, self.limits)
+        return await self.service.decode(decode) if request.has_files else decode()
 
 
-def _add_plain_paths(app: FastAPI, service: Service) -> None:
-    @app.get("/", include_in_schema=False)
+def _server_routes(service: Service) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/", include_in_schema=False)
     async def page() -> Response:
         index = PAGE / "index.html"
         if not index.is_file():
-            raise ApiError(404, "not_found", "this installation has no page; the interface is described in /openapi.json")
+            raise ApiError(404, "not_found", "this installation has no page; /openapi.json describes the API")
         return FileResponse(index, media_type="text/html")
 
-    @app.get("/healthz", response_model=schemas.Health, tags=["server"])
-    async def health() -> Response:
-        """The server lives."""
-        return _json({"status": "ok", "models": len(service.models), "queue": len(service.batcher)})
+    @router.get("/healthz", tags=["server"])
+    async def health() -> answers.HealthAnswer:
+        """The state of the server."""
+        return answers.HealthAnswer(models=len(service.models), queue=len(service.batcher))
 
-    @app.get("/metrics", response_class=PlainTextResponse, tags=["server"])
+    @router.get("/metrics", response_class=PlainTextResponse, tags=["server"])
     async def metrics() -> Response:
         """Counters and histograms for Prometheus."""
-        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
 
-
-def _add_api(app: FastAPI, service: Service) -> None:
-    limits = service.limits
-    reader = Reader(service)
-    models = {"models": [explore.describe_model(trained) for trained in service.models.values()]}
-
-    @app.get("/api/models", response_model=schemas.ModelsResponse, responses=openapi.errors(), tags=["models"])
-    async def list_models() -> Response:
-        """The models, their end-times and the sample pictures that fit them."""
-        return _json(models)
-
-    @app.get("/api/samples/{name}.png", response_class=Response, responses=openapi.png_or_errors(404, 422), tags=["models"])
-    async def sample_picture(name: str) -> Response:
-        """A sample picture."""
-        sample = samples().get(name)
-        if sample is None:
-            raise ApiError(404, "unknown_sample", f"there is no sample {name[:80]!r}; /api/models lists them")
-        return FileResponse(sample.file, media_type="image/png")
-
-    @app.post(
-        "/api/predict",
-        response_model=schemas.PredictResponse,
-        responses=openapi.work_errors(),
-        openapi_extra=openapi.request_body("PredictRequest", form=True),
-        tags=["predictions"],
-    )
-    async def predict(request: Request) -> Response:
-        """Predictions with their uncertainty. Requests that arrive together share a pass, which changes no answer."""
-        async with asyncio.timeout(limits.seconds):
-            trained, batch, count = await reader.prediction(request)
-            answer = await service.predict(trained, batch.raw, count)
-        rows = [row.to_json() for row in answer.rows]
-        return _json({"model": trained.name, "predictions": rows, "evaluations": answer.evaluations, "notes": batch.notes})
-
-    @app.post(
-        "/api/trajectory",
-        response_model=schemas.TrajectoryResponse,
-        responses=openapi.work_errors(),
-        openapi_extra=openapi.request_body("TrajectoryRequest"),
-        tags=["predictions"],
-    )
-    async def trajectory(request: Request) -> Response:
-        """What the prediction would be if the ODE stopped at t, beside the posterior of the end-time."""
-        async with asyncio.timeout(limits.seconds):
-            trained, batch, change, points, count = await reader.trajectory(request)
-            work = partial(explore.trajectory, trained, batch.raw, change, points, count)
-            found = await service.alone(work)
-        return _json({**found, "notes": batch.notes})
-
-    @app.post(
-        "/api/sweep",
-        response_model=schemas.SweepResponse,
-        responses=openapi.work_errors(),
-        openapi_extra=openapi.request_body("SweepRequest"),
-        tags=["predictions"],
-    )
-    async def sweep(request: Request) -> Response:
-        """An image turned by some angles, as several models see it."""
-        async with asyncio.timeout(limits.seconds):
-            chosen, turned, angles, count = await reader.sweep(request)
-            answers = await asyncio.gather(*(service.predict(trained, turned, count) for trained in chosen))
-        curves = [explore.sweep_curve(trained, answer.rows) for trained, answer in zip(chosen, answers, strict=True)]
-        return _json({"angles": angles, "curves": curves})
-
-    @app.get("/api/curve", response_model=schemas.CurveResponse, responses=openapi.work_errors(), tags=["predictions"])
-    async def curve(
-        model: Annotated[str | None, Query(description="Name of the model.")] = None,
-        points: Annotated[int, Query(ge=2, le=1_000_000, description="Number of inputs.")] = min(200, limits.points),
-        samples: Annotated[int, Query(ge=1, le=1_000_000, description="Number of end-times.")] = min(10, limits.samples),
-    ) -> Response:
-        """A regression model of one input over the range of its data and beside it."""
-        async with asyncio.timeout(limits.seconds):
-            trained = service.model(model)
-            explore.check_curve(trained)
-            service.check_limit("points", points)
-            service.check_limit("samples", samples)
-            return _json(await service.alone(partial(explore.curve, trained, points, samples)))
+    return router

@@ -1,7 +1,7 @@
-"""One thread that owns the models: requests wait in a bounded queue, and those for the same model share one pass.
+"""One thread runs the models: requests wait in a bounded queue, and those for the same model share one batch.
 
-A prediction depends on its input alone (stored grid, quantiles of the posterior), so sharing changes no answer. One thread
-rather than one per model: the machine that this is made for has two cores, and the other one parses and answers.
+By default, predictions do not depend on the rest of the batch, so that sharing does not change any answer. There is one thread
+for all models because the server is designed for two cores, and the other core parses requests and sends answers.
 """
 
 from __future__ import annotations
@@ -15,24 +15,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from ltnode.errors import LTNodeError
+from ltnode.serve.failures import ApiError
 
 _log = logging.getLogger("ltnode.serve")
 
 Work = Callable[[Sequence[Any]], Sequence[Any]]
-"""The payloads of the jobs that share a pass -> one result each."""
+"""Takes the payloads of the jobs in a batch and returns one result for each."""
 
 
-class QueueFullError(LTNodeError):
-    """As many requests wait as may wait."""
-
-
-class StoppedError(LTNodeError):
-    """The server is shutting down and takes no more work."""
-
-
-class TooLateError(LTNodeError):
-    """A request waited for longer than it may take."""
+def stopping() -> ApiError:
+    """The answer to a request that arrives while the server shuts down."""
+    return ApiError(503, "stopping", "the server is shutting down", {"Retry-After": "5"})
 
 
 @dataclass(eq=False)
@@ -50,11 +43,11 @@ class Batcher:
     """The queue and its thread.
 
     Args:
-        max_batch: Most inputs of one pass; a single job may be larger.
-        max_wait_s: How long the first job of a pass waits for others; nobody waits once the pass is full.
-        max_queue: Most jobs that wait.
-        observe: Called with (key, inputs of the pass, jobs of the pass) before every pass.
-        ready: Runs in the thread before the first job, for settings that belong to a thread.
+        max_batch: Most inputs in one batch; a single job may be larger.
+        max_wait_s: How long the first job of a batch waits for others; a full batch starts at once.
+        max_queue: Most jobs that may wait.
+        on_batch: Called with (key, number of inputs) before every batch.
+        on_start: Called in the thread before the first job, for settings that apply to one thread.
     """
 
     def __init__(
@@ -62,18 +55,18 @@ class Batcher:
         max_batch: int,
         max_wait_s: int | float,
         max_queue: int,
-        observe: Callable[[Hashable, int, int], None] = lambda key, inputs, jobs: None,
-        ready: Callable[[], None] = lambda: None,
+        on_batch: Callable[[Hashable, int], None] = lambda key, inputs: None,
+        on_start: Callable[[], None] = lambda: None,
     ) -> None:
         self.max_batch, self.max_wait_s, self.max_queue = max_batch, max_wait_s, max_queue
-        self._observe, self._ready = observe, ready
+        self._on_batch, self._on_start = on_batch, on_start
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to work; jobs may be submitted before."""
+        """Start the thread; jobs may be submitted earlier."""
         with self._changed:
             if self._thread is not None or self._stopping:
                 return
@@ -81,7 +74,7 @@ class Batcher:
         self._thread.start()
 
     def stop(self, timeout_s: int | float | None = None) -> None:
-        """Take no more jobs, finish those accepted, end the thread."""
+        """Accept no more jobs, finish the accepted ones, and end the thread."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -92,44 +85,40 @@ class Batcher:
         return len(self._waiting)
 
     def submit(self, key: Hashable | None, work: Work, payload: Any, size: int, seconds: int | float) -> Future[Any]:
-        """Queue a job.
+        """Add a job to the queue.
 
         Args:
-            key: Jobs of equal keys may share a pass; None shares with nobody.
-            work: Called with the payloads of the pass; of equal keys any one's ``work`` serves.
-            payload: What it gets.
-            size: Number of inputs in it.
-            seconds: A job that has not begun by then gets a `TooLateError`.
+            key: Jobs with equal keys may share a batch; a job with key None runs alone.
+            work: Called with the payloads of the batch; jobs with equal keys must have equivalent functions.
+            payload: Argument for ``work``.
+            size: Number of inputs in the payload.
+            seconds: A job that has not started after this time fails with an `ApiError` of status 504.
 
         Raises:
-            QueueFullError: The queue is full.
-            StoppedError: The server is shutting down.
+            ApiError: 503, the queue is full or the server is shutting down.
         """
         now = time.monotonic()
         job = _Job(key, work, payload, size, now + seconds, now)
         with self._changed:
             if self._stopping:
-                raise StoppedError("the server is shutting down")
+                raise stopping()
             if len(self._waiting) >= self.max_queue:
-                raise QueueFullError(
-                    f"{len(self._waiting)} requests are waiting, which is the most that may: try again in a second"
-                )
+                reason = f"the queue is full: {len(self._waiting)} requests are waiting; try again in a second"
+                raise ApiError(503, "queue_full", reason, {"Retry-After": "1"})
             self._waiting.append(job)
             self._changed.notify()
         return job.future
 
-    # -- the thread ------------------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
-        self._ready()
-        while (jobs := self._next_pass()) is not None:
+        self._on_start()
+        while (jobs := self._next_batch()) is not None:
             running = [job for job in jobs if self._begin(job)]
             if running:
-                self._observe(running[0].key, sum(job.size for job in running), len(running))
+                self._on_batch(running[0].key, sum(job.size for job in running))
                 self._work(running)
 
-    def _next_pass(self) -> list[_Job] | None:
-        """The oldest job and those that may share its pass; None at the end."""
+    def _next_batch(self) -> list[_Job] | None:
+        """Wait for the oldest job and the jobs that may share its batch; None when the thread should end."""
         with self._changed:
             while not self._waiting:
                 if self._stopping:
@@ -139,34 +128,31 @@ class Batcher:
             jobs, room = [first], self.max_batch - first.size
             if first.key is None:
                 return jobs
-            # Counted from its arrival: whoever waited for the pass before has waited enough.
+            # We count from its arrival, so that time spent behind the previous batch counts as well.
             until = first.arrived + self.max_wait_s
             while True:
-                room = self._take_like(first, jobs, room)
+                room = self._take_similar(first, jobs, room)
                 left = until - time.monotonic()
                 if room <= 0 or left <= 0 or self._stopping:
                     return jobs
                 self._changed.wait(left)
 
-    def _take_like(self, first: _Job, jobs: list[_Job], room: int) -> int:
-        """Move jobs with the key of the first from the queue into the pass, oldest first; the room that is left."""
-        kept: deque[_Job] = deque()
-        while self._waiting:
-            job = self._waiting.popleft()
+    def _take_similar(self, first: _Job, jobs: list[_Job], room: int) -> int:
+        """Move jobs with the key of the first from the queue to the batch, oldest first; returns the remaining room."""
+        for job in list(self._waiting):
             if job.key == first.key and job.size <= room:
+                self._waiting.remove(job)
                 jobs.append(job)
                 room -= job.size
-            else:
-                kept.append(job)
-        self._waiting = kept
         return room
 
     @staticmethod
     def _begin(job: _Job) -> bool:
         if not job.future.set_running_or_notify_cancel():
-            return False  # its client has gone, or was answered that it takes too long
+            return False  # The client has disconnected, or has been told that its request timed out.
         if time.monotonic() > job.deadline:
-            job.future.set_exception(TooLateError("the request waited for too long: the server is busy, try again later"))
+            reason = "the request waited too long: the server is busy, try again later"
+            job.future.set_exception(ApiError(504, "timeout", reason))
             return False
         return True
 
@@ -177,8 +163,8 @@ class Batcher:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
                 return
-            # One bad input must not spoil the answers of the others.
-            _log.warning("a pass over %d requests failed (%s): each runs on its own", len(jobs), type(error).__name__)
+            # One bad input must not make the other requests fail.
+            _log.warning("a batch of %d requests failed (%s): running them one by one", len(jobs), type(error).__name__)
             for job in jobs:
                 self._work([job])
             return

@@ -1,4 +1,4 @@
-"""What surrounds every request: the token, the size of its body while it arrives, safe headers, metrics, no traceback."""
+"""The outermost layer of the server: token, size and duration of a body, security headers, metrics, no tracebacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import Metrics
 
 SECURITY_HEADERS = {
-    # Pictures come as data or from a canvas; everything else from here alone.
+    # Images may also come from data: addresses or from a canvas.
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
     "form-action 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -25,24 +25,24 @@ SECURITY_HEADERS = {
 }
 _OPEN_PREFIX = "/api/samples/"
 _BODY_SHARE = 0.9
-"""Share of a request's time in which its body must arrive: one that takes it all could not be answered any more."""
+"""Share of the time of a request in which its body must arrive, so that there is time left to answer."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 
 
 class Guard:
-    """ASGI middleware.
+    """ASGI middleware around the application.
 
     Args:
-        app: What it surrounds.
-        limits: Size of a body, and seconds in which it must arrive.
-        token: Wanted under /api; None wants none.
-        metrics: Where requests are counted.
+        app: The application.
+        limits: Limits of the server, among them the size of a body and the seconds in which it must arrive.
+        token: Token required under /api; None requires none.
+        metrics: Metrics that count the requests.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, token: str | None, metrics: Metrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
         self._token = None if token is None else token.encode()
-        self._held = 0
+        self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -53,7 +53,7 @@ class Guard:
         body = _Body(self, receive, began)
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def send_safely(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -65,27 +65,27 @@ class Guard:
 
         try:
             self._check(scope)
-            await self.app(scope, body.receive, noted)
+            await self.app(scope, body.receive, send_safely)
         except Exception as error:
             failure = as_api_error(error)
-            if not status:  # otherwise its answer is on the way, and only the log can tell
-                await failure.response()(scope, receive, noted)
+            if not status:  # Otherwise a part of the answer has been sent, and only the log can tell.
+                await failure.response()(scope, receive, send_safely)
         finally:
-            self.release(body.arrived)
+            self._held_bytes -= body.arrived
             path = _path_label(scope)
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self.metrics.requests.add(method, path, str(status) if status else "none")
-            self.metrics.latency.observe(time.monotonic() - began, path)
+            self.metrics.requests.labels(method, path, str(status) if status else "none").inc()
+            self.metrics.latency.labels(path).observe(time.monotonic() - began)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         path = scope["path"]
         if self._token is not None and path.startswith("/api") and not path.startswith(_OPEN_PREFIX):
-            kind, _, given = headers.get("authorization", "").partition(" ")
-            right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._token)
-            if kind.lower() != "bearer" or not right:
-                self.metrics.refused.add("token")
-                reason = "this server asks for a token: send the header 'Authorization: Bearer TOKEN'"
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            correct = hmac.compare_digest(token.strip().encode("latin-1", "replace"), self._token)
+            if scheme.lower() != "bearer" or not correct:
+                self.metrics.refused.labels("token").inc()
+                reason = "this server requires a token: send the header 'Authorization: Bearer TOKEN'"
                 raise ApiError(401, "unauthorized", reason, {"WWW-Authenticate": "Bearer"})
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared[:20]) > self.limits.body_bytes:
@@ -93,29 +93,23 @@ class Guard:
 
     def too_large(self) -> ApiError:
         """The answer to a body over the limit."""
-        self.metrics.refused.add("body")
-        return ApiError(
-            413, "too_large", f"the request holds more than {self.limits.body_bytes:,} bytes, which is the most allowed"
-        )
+        self.metrics.refused.labels("body").inc()
+        return ApiError(413, "too_large", f"the request must have at most {self.limits.body_bytes:,} bytes; it has more")
 
     def hold(self, size: int) -> None:
         """Count bytes that have arrived.
 
         Raises:
-            ApiError: 503, more have arrived than the server holds.
+            ApiError: 503, the bodies of all requests together exceed the limit.
         """
-        self._held += size
-        if self._held > self.limits.held_bytes:
-            self.metrics.refused.add("memory")
+        self._held_bytes += size
+        if self._held_bytes > self.limits.held_bytes:
+            self.metrics.refused.labels("memory").inc()
             raise ApiError(503, "busy", "the server holds as many large requests as it can: try again", {"Retry-After": "1"})
-
-    def release(self, size: int) -> None:
-        """Forget bytes of a request that was answered."""
-        self._held -= size
 
 
 class _Body:
-    """``receive`` of a request that counts: no more bytes than allowed, and in time."""
+    """Wraps ``receive`` of one request and counts bytes and time while the body arrives."""
 
     def __init__(self, guard: Guard, receive: Receive, began: float) -> None:
         self._guard, self._receive, self._began = guard, receive, began
@@ -123,8 +117,8 @@ class _Body:
         self.arrived = 0
 
     async def receive(self) -> Message:
-        """The next part of the body."""
-        if self._complete:  # from here on Starlette waits for the client to leave, which has no time limit
+        """Receive the next part of the body."""
+        if self._complete:  # Starlette now waits for the client to disconnect, for which there is no time limit.
             return await self._receive()
         limits = self._guard.limits
         allowed = _BODY_SHARE * limits.seconds
@@ -144,7 +138,7 @@ class _Body:
 
 
 def _path_label(scope: Scope) -> str:
-    """The route, not the path: whatever a client makes up must not grow the list of labels."""
+    """The route of a request: labels made from paths would let a client grow the metrics without bound."""
     route = scope.get("route")
     if route is not None and hasattr(route, "path"):
         return str(route.path)

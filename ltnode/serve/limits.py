@@ -1,30 +1,30 @@
-"""What one request may ask for, and how many may wait."""
+"""How much one request may ask for, and how many requests may wait."""
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass, fields
 
-from ltnode.errors import InputError
+from ltnode.checks import checked_count, checked_number
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the server; beyond one the answer is an error with a reason, never a slow server.
+    """Limits of the server; a request beyond one is answered at once with an error that gives the reason.
 
     Attributes:
-        body_bytes: Size of a request, counted while it arrives.
-        held_bytes: Size of all bodies that are in the server at the same time; beyond it the answer is 503.
-        pixels: Width times height of an uploaded picture, read from its header before it is decoded.
-        images: Inputs in one request.
-        samples: End-times of one prediction.
-        points: Points of a trajectory or a curve.
-        angles: Angles of a sweep.
-        models: Models compared in one sweep.
-        max_batch: Inputs of one pass through a model, collected over requests.
-        max_wait_ms: How long a first request waits for others.
-        max_queue: Requests that may wait for the model; one more is answered 503 at once.
-        seconds: From a request's first byte to its answer, waiting included.
+        body_bytes: Largest size of a request body, counted while it arrives.
+        held_bytes: Largest total size of all request bodies in the server; beyond it the answer is 503.
+        pixels: Largest width times height of an uploaded image, read from its header before it is decoded.
+        images: Most inputs in one request.
+        samples: Most end-times of one prediction.
+        points: Most points of a trajectory or a curve.
+        angles: Most angles of a sweep.
+        models: Most models compared in one sweep.
+        max_batch: Most inputs in one batch, collected over requests.
+        max_wait_ms: How long the first request of a batch waits for others.
+        max_queue: Most requests that may wait for a model; one more is answered 503 at once.
+        seconds: Longest time from the first byte of a request to its answer, including the time in the queue.
     """
 
     body_bytes: int = 8 * 1024 * 1024
@@ -42,10 +42,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            whole = field.type == "int"
-            fits = isinstance(value, int) and not isinstance(value, bool) if whole else isinstance(value, int | float)
-            lowest = 0 if field.name == "max_wait_ms" else 1 if whole else 1e-3
-            if not fits or not lowest <= value < math.inf:
-                kind = "a whole number" if whole else "a number"
-                raise InputError(f"{field.name} = {value!r} is impossible: a limit is {kind} of at least {lowest:g}")
+            name, value = field.name, getattr(self, field.name)
+            if field.type == "int":
+                checked_count(name, value)
+            else:
+                lowest = 0.0 if name == "max_wait_ms" else 1e-3
+                checked_number(name, value, f"a finite number >= {lowest:g}", lowest, sys.float_info.max)

@@ -1,72 +1,67 @@
-"""The sample pictures that come with the page: own drawings, listed in an index."""
+"""The sample images of the explorer page, which are drawn by code and listed in an index."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ltnode.errors import DataError
 
 FOLDER = Path(__file__).parent / "samples"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One picture.
+class Sample(BaseModel):
+    """One sample image.
 
     Attributes:
-        name: Its id.
-        title: What people see.
-        shape: (C, H, W) of the models that it is made for.
-        label: Name of its class, under the data sets of ``data`` only.
-        data: Names of data sets.
-        file: The PNG file.
+        id: Id of the sample.
+        title: Title on the page.
+        file: Name of the PNG file.
+        shape: Input shape (C, H, W) of the models that it is made for.
+        label: Name of its class in the data sets ``data``.
+        data: Names of the data sets in which it has a class.
     """
 
-    name: str
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
     title: str
+    file: str
     shape: tuple[int, ...]
     label: str | None
     data: tuple[str, ...]
-    file: Path
+
+    @property
+    def path(self) -> Path:
+        """Path of the PNG file."""
+        return FOLDER / self.file
 
     def label_for(self, data: str | None) -> str | None:
-        """The class that a model of a data set should give it; None where there is no right answer."""
+        """Correct class for a model trained on a data set; None if there is no correct answer."""
         return self.label if data in self.data else None
 
 
-@lru_cache(maxsize=4)
-def samples(folder: Path = FOLDER) -> Mapping[str, Sample]:
-    """All of them by id, in the order of the index.
+@cache
+def samples() -> Mapping[str, Sample]:
+    """All samples by id, in the order of the index.
 
     Raises:
-        DataError: The index is damaged, or names a file that is not there.
+        DataError: The index is damaged, or lists a missing file.
     """
-    index = folder / "index.json"
+    index = FOLDER / "index.json"
     try:
-        entries = json.loads(index.read_text(encoding="utf-8"))
-        found = [
-            Sample(
-                str(entry["id"]),
-                str(entry["title"]),
-                tuple(int(n) for n in entry["shape"]),
-                entry["label"],
-                tuple(entry["data"]),
-                folder / Path(entry["file"]).name,
-            )
-            for entry in entries
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        listed = TypeAdapter(list[Sample]).validate_json(index.read_bytes())
+    except (OSError, ValidationError) as error:
         raise DataError(f"{index} is damaged or missing ({error}); install ltnode again") from error
-    missing = [sample.file.name for sample in found if not sample.file.is_file()]
+    missing = [sample.file for sample in listed if not sample.path.is_file()]
     if missing:
-        raise DataError(f"{index} names files that are not there: {', '.join(missing)}; install ltnode again")
-    return {sample.name: sample for sample in found}
+        raise DataError(f"{index} lists missing files: {', '.join(missing)}; install ltnode again")
+    return {sample.id: sample for sample in listed}
 
 
 def samples_of(shape: Sequence[int]) -> list[Sample]:
-    """Those made for inputs of a shape."""
+    """The samples for models with this input shape."""
     return [sample for sample in samples().values() if sample.shape == tuple(shape)]

@@ -1,4 +1,4 @@
-"""Running the application: a socket of one's own, signals that finish what was accepted."""
+"""Runs the application: opens the socket, and on a signal finishes the accepted requests before it returns."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ipaddress
 import logging
 import signal
 import socket
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ltnode.errors import InputError
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _BACKLOG = 1024
 _GRACE_S = 5.0
-"""What a request may take on top of its own limit while the server shuts down."""
+"""Additional time beyond its limit that a request may take while the server shuts down."""
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach a server bound to a host."""
+    """Whether a server that is bound to this host can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -33,13 +33,13 @@ def is_local(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket: from here on connections wait, none is refused.
+    """Open a listening socket; connections wait from now on, instead of being refused.
 
     Raises:
-        InputError: The address is not this machine's, or the port is taken or not allowed.
+        InputError: The host is not an address of this machine, or the port is invalid, in use or not permitted.
     """
     if not 0 <= port <= 65535:
-        raise InputError(f"port {port} is impossible: choose one of 1 to 65535, or 0 for any free one")
+        raise InputError(f"port must be in 1..65535, or 0 for any free port, not {port}")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         bound = socket.socket(family, kind, protocol)
@@ -53,7 +53,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address_of(bound: socket.socket) -> str:
-    """What to put into a browser to reach a socket."""
+    """The address to open in a browser to reach a socket."""
     host, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -68,15 +68,15 @@ def serve(
     port: int = 8000,
     ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then take nothing new, finish what was accepted, and return.
+    """Serve until SIGTERM or SIGINT; then accept nothing new, finish the accepted requests, and return.
 
     Args:
-        models: What to answer for.
-        limits: What a request may ask for.
-        token: Wanted under /api.
+        models: The models to serve.
+        limits: Limits of the server.
+        token: Token that is required under /api; None requires none.
         host: Address to bind to.
-        port: Port; 0 takes a free one.
-        ready: Called with the address once connections are taken.
+        port: Port to bind to; 0 chooses a free one.
+        ready: Called with the address once the server accepts connections.
 
     Raises:
         InputError: The address cannot be bound.
@@ -86,29 +86,27 @@ def serve(
     import uvicorn
 
     limits = limits or Limits()
-    app = create_app(models, limits, token)
-    with bind(host, port) as bound:
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            log_level=logging.WARNING,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            lifespan="on",
-            ws="none",
-            timeout_graceful_shutdown=int(limits.seconds + _GRACE_S),
-        )
-        server = uvicorn.Server(config)
-        before = {number: signal.signal(number, _finished) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            ready(address_of(bound))
-            server.run(sockets=[bound])
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    config = uvicorn.Config(
+        create_app(models, limits, token),
+        log_config=None,
+        log_level=logging.WARNING,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=int(limits.seconds + _GRACE_S),
+    )
+    with bind(host, port) as bound, _signals_ignored_at_exit():
+        ready(address_of(bound))
+        uvicorn.Server(config).run(sockets=[bound])
 
 
-def _finished(number: int, frame: types.FrameType | None) -> None:
-    # uvicorn raises the signal again when it is done; a server that was asked to stop and did has not failed.
-    pass
+@contextmanager
+def _signals_ignored_at_exit() -> Iterator[None]:
+    """Ignore the signal that uvicorn raises again after it has shut down: a server that stops on request did not fail."""
+    previous = {number: signal.signal(number, lambda number, frame: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,8 +1,9 @@
-"""Between HTTP and the models: names, limits, the queue, and work that must not block the event loop."""
+"""The models by name, the queue in front of them, and a thread for work that must not block the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import torch
 
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import LatentTimeODE
-from ltnode.serve.batching import Batcher, StoppedError
+from ltnode.serve.batching import Batcher, stopping
 from ltnode.serve.failures import ApiError
 from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import Metrics
@@ -22,8 +23,8 @@ from ltnode.typing import Float, Tensor
 Result = TypeVar("Result")
 
 
-class Answer(NamedTuple):
-    """Rows of one request, and the evaluations of the pass that they come from."""
+class PredictedRows(NamedTuple):
+    """Rows of one request, and the field evaluations of the batch that they come from."""
 
     rows: list[PredictionRow]
     evaluations: int
@@ -33,117 +34,103 @@ class Service:
     """Trained models by name, behind one queue.
 
     Args:
-        models: Put into eval mode; names must differ.
-        limits: What a request may ask for.
+        models: The models, with distinct names; they are put into eval mode.
+        limits: Limits of the server.
 
     Raises:
-        InputError: No models, or two of the same name.
+        InputError: There are no models, or two with the same name.
     """
 
     def __init__(self, models: Sequence[TrainedModel], limits: Limits) -> None:
         names = [trained.name for trained in models]
         if not names:
             raise InputError("a server needs at least one model")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise InputError(f"two models are called {twice[0]!r}: rename one of the folders, their names tell the models apart")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        if duplicates:
+            raise InputError(f"model names must be unique, but two are called {duplicates[0]!r}: rename one of the folders")
         self.models = {trained.name: trained for trained in models}
         for trained in models:
             trained.model.eval()
         self.limits = limits
         self.batcher = Batcher(
-            limits.max_batch, limits.max_wait_ms / 1000, limits.max_queue, observe=self._observe, ready=_use_few_threads
+            limits.max_batch, limits.max_wait_ms / 1000, limits.max_queue, on_batch=self._count_batch, on_start=_use_few_threads
         )
         self.metrics = Metrics(lambda: len(self.batcher))
-        # One thread: several large pictures at a time would hold their pixels at the same time.
+        # A single thread, so that the pixels of only one large image are in memory at a time.
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="ltnode-decode")
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread of the models."""
         self.batcher.start()
 
     def stop(self) -> None:
-        """Finish what was accepted, and end the threads."""
+        """Finish the accepted requests and end the threads."""
         self.batcher.stop()
         self._decoder.shutdown()
 
     def model(self, name: str | None) -> TrainedModel:
-        """A model by name; None is the only one.
+        """Find a model by name; None is allowed if there is only one.
 
         Raises:
-            ApiError: 404 for an unknown name, 422 where a name is needed.
+            ApiError: 404 for an unknown name, 422 if a name is required.
         """
         if name is None:
             if len(self.models) > 1:
-                raise ApiError(422, "invalid", f"name the model; this server has {', '.join(self.models)}")
+                raise ApiError(422, "invalid", f"model is required; this server has {', '.join(self.models)}")
             return next(iter(self.models.values()))
         if name not in self.models:
             raise ApiError(404, "unknown_model", unknown_name("model", name[:80], self.models))
         return self.models[name]
 
-    def check_limit(self, name: str, asked: int) -> None:
-        """Nobody asks for more than the limit of this name.
+    async def decode(self, work: Callable[[], Result]) -> Result:
+        """Run slow work on a request (parsing large arrays, decoding images) in the decoder thread.
 
         Raises:
-            InputError: Somebody does.
-        """
-        allowed = getattr(self.limits, name)
-        if asked > allowed:
-            raise InputError(f"{asked} {name} are too many; this server allows at most {allowed} in one request")
-
-    async def aside(self, work: Callable[[], Result]) -> Result:
-        """Run something that takes a while (decoding pictures, large arrays) beside the event loop, one at a time.
-
-        Raises:
-            StoppedError: The server is shutting down.
+            ApiError: 503, the server is shutting down.
         """
         try:
             future = self._decoder.submit(work)
         except RuntimeError as error:
-            raise StoppedError("the server is shutting down") from error
+            raise stopping() from error
         return await asyncio.wrap_future(future)
 
-    async def predict(self, trained: TrainedModel, raw: Float[Tensor, "B *shape"], samples: int) -> Answer:
-        """Rows of raw inputs; shares a pass with whoever asks the same model for as many samples.
+    async def predict(self, trained: TrainedModel, raw: Float[Tensor, "B *shape"], samples: int) -> PredictedRows:
+        """Predict raw inputs, in one batch with other requests for the same model and number of samples.
 
         Raises:
-            InputError: The inputs do not fit.
-            QueueFullError: Too many wait.
+            InputError: The inputs do not fit the model.
+            ApiError: 503, too many requests wait.
         """
         x = trained.prepare(raw)
 
-        def one_pass(inputs: Sequence[Tensor]) -> list[Answer]:
+        def predict_batch(inputs: Sequence[Tensor]) -> list[PredictedRows]:
             return predict_together(trained, inputs, samples)
 
-        # Other models draw noise by position in the batch: an answer would depend on who else asks.
+        # Other models draw noise by position in the batch, so that a shared batch would change their answers.
         key = (trained.name, samples) if isinstance(trained.model, LatentTimeODE) else None
-        future = self.batcher.submit(key, one_pass, x, x.shape[0], self.limits.seconds)
+        future = self.batcher.submit(key, predict_batch, x, x.shape[0], self.limits.seconds)
         return await asyncio.wrap_future(future)
 
-    async def alone(self, work: Callable[[], Result]) -> Result:
-        """Run something that needs the models to itself, in its turn."""
+    async def run_alone(self, work: Callable[[], Result]) -> Result:
+        """Run work on the models that cannot share a batch, when its turn in the queue comes."""
         future = self.batcher.submit(None, lambda _: [work()], None, 1, self.limits.seconds)
         result: Result = await asyncio.wrap_future(future)
         return result
 
-    def _observe(self, key: Any, inputs: int, jobs: int) -> None:
+    def _count_batch(self, key: Any, inputs: int) -> None:
         if key is not None:
-            self.metrics.batches.observe(inputs, key[0])
+            self.metrics.batches.labels(key[0]).observe(inputs)
 
 
-def predict_together(trained: TrainedModel, inputs: Sequence[Float[Tensor, "_ *shape"]], samples: int) -> list[Answer]:
-    """One pass over the network inputs of several requests: the answer of each."""
+def predict_together(trained: TrainedModel, inputs: Sequence[Float[Tensor, "_ *shape"]], samples: int) -> list[PredictedRows]:
+    """Predict the network inputs of several requests in one batch, and split the rows by request."""
     x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
     prediction = trained.predict_inputs(x, samples)
-    rows = trained.rows_of(prediction, x)
+    rows = iter(trained.rows_of(prediction, x))
     evaluations = prediction.stats.n_evaluations if prediction.stats else 0
-    answers, start = [], 0
-    for part in inputs:
-        answers.append(Answer(rows[start : start + part.shape[0]], evaluations))
-        start += part.shape[0]
-    return answers
+    return [PredictedRows(list(itertools.islice(rows, len(part))), evaluations) for part in inputs]
 
 
 def _use_few_threads() -> None:
-    # One core stays for the event loop; on two cores more threads of torch would wait for each other.
+    # One core stays free for the event loop; on two cores, more threads of torch would wait for each other.
     torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))

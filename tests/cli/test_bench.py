@@ -1,4 +1,4 @@
-"""``ltnode bench``: every way is timed with its work beside it, and the numbers come with where they were measured."""
+"""``ltnode bench``: every implementation is timed and its work is counted, and the record says where it was measured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bench(*words: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("model", ["lt-node", "alt-node", "node", "sde-net"])
 def test_every_way_has_a_time_and_its_evaluations(model: str, tmp_path: Path):
-    """The kept grid needs fewer evaluations than search and replay; what is printed is what is recorded."""
+    """The training grid needs fewer evaluations than search and replay, and the printed times are the recorded ones."""
     code, output = bench("--model", model, "--data", "synthetic", "--batch", "20", "--json", str(tmp_path / "speed.json"))
     assert code == 0, output
     found = json.loads((tmp_path / "speed.json").read_text())
@@ -33,12 +33,12 @@ def test_every_way_has_a_time_and_its_evaluations(model: str, tmp_path: Path):
         assert f"{t['milliseconds']:.2f}" in output
 
 
-def test_a_wrong_name_is_said_in_one_line():
+def test_a_wrong_name_is_reported_in_one_line():
     code, output = bench("--model", "lt-nod")
     assert code == 2 and "unknown model" in output
     assert "Traceback" not in output
 
 
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path):
+def test_a_file_that_cannot_be_written_is_reported_before_measuring(tmp_path: Path):
     code, output = bench("--data", "synthetic", "--json", str(tmp_path / "missing" / "speed.json"))
     assert code == 2 and "there is no folder" in output and " ms" not in output

@@ -1,4 +1,4 @@
-"""The command line: every command helps, says what is wrong in one line, and can be stopped and continued."""
+"""The command line: every command has help with an example, reports errors in one line, and can be stopped and continued."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ltnode import cli
 from ltnode.cli import console
 from ltnode.cli.app import make_app
 from ltnode.cli.commands.train import configuration
-from ltnode.errors import ConfigError
+from ltnode.errors import ConfigError, InputError
 from ltnode.training import TrainConfig, load, train_preset
 
 APP = make_app()
@@ -44,19 +44,45 @@ def every_command() -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("words", list(every_command()), ids=lambda words: " ".join(words) or "ltnode")
 def test_every_help_shows_an_example(words: tuple[str, ...]) -> None:
-    """Someone who types --help can copy a line that names the command itself."""
+    """The help of every command ends with an example that can be copied."""
     result = run(*words, "--help")
     assert result.exit_code == 0, result.output
     _, examples = re.split(r"Examples?:", result.output)
     assert " ".join(("ltnode", *words)) in examples
 
 
-def test_the_promised_commands_are_there() -> None:
-    """Guards the walk above: an empty tree would test nothing."""
+def test_the_promised_commands_exist() -> None:
+    """Guards the test above, which would test nothing on an empty tree."""
     assert {("demo",), ("train",), ("data", "fetch"), ("data", "import"), ("data", "info"), ("data", "sheet")} <= set(
         every_command()
     )
     assert {("reproduce", "synthetic"), ("reproduce", "motivating")} <= set(every_command())
+
+
+@pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        (("trian",), "'train'"),
+        (("data", "fetsh"), "'fetch'"),
+        (("train", "--modle", "lt-node"), "--model"),
+        (("serve", "--prot", "1", "runs/x"), "--port"),
+        (("bench", "--sampels", "3"), "--samples"),
+    ],
+)
+def test_a_mistyped_command_or_option_is_answered_with_the_nearest_one(words: tuple[str, ...], suggestion: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 2
+    assert suggestion in result.stderr
+
+
+def test_every_command_stands_in_a_panel_of_the_help() -> None:
+    """Commands appear in the order in which a newcomer needs them, and none is left out."""
+    output = run("--help").output
+    panels = ["Start here", "Train and evaluate", "Use a trained model", "Paper and speed"]
+    positions = [output.index(panel) for panel in panels]
+    assert positions == sorted(positions)
+    names = {path.stem.replace("_", "-") for path in Path(cli.__file__).parent.glob("commands/*.py")} - {"--init--"}
+    assert names == {words[0] for words in every_command() if words}
 
 
 def test_version() -> None:
@@ -91,7 +117,7 @@ def test_version() -> None:
 def test_a_mistake_gets_one_clear_line(
     words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What ltnode raises on purpose is one line on standard error with status 2, and never a traceback."""
+    """An error that ltnode raises on purpose gives one line on standard error and status 2, without a traceback."""
     monkeypatch.chdir(tmp_path)
     result = run(*words)
     assert result.exit_code == 2
@@ -102,8 +128,8 @@ def test_a_mistake_gets_one_clear_line(
     assert not list(tmp_path.glob("**/*.safetensors"))
 
 
-def test_a_fault_of_our_own_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only errors raised on purpose become one line; a bug keeps its traceback."""
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only errors raised on purpose are shortened to one line."""
 
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -114,12 +140,12 @@ def test_a_fault_of_our_own_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_training_writes_a_run_that_loads(tmp_path: Path) -> None:
-    """The run folder of ``ltnode train`` is that of ``ltnode.fit``; without --resume it is never overwritten."""
+    """``ltnode train`` writes the run folder of ``ltnode.fit`` and never overwrites one without --resume."""
     folder = tmp_path / "x"
     result = run("train", *TINY, "--seed", "7", "--set", "epochs=3", "--set", "model_options.width=8", "--out", folder)
     assert result.exit_code == 0, result.output
     assert f'ltnode.load("{folder.as_posix()}")' in result.output.replace("\n", "")
-    assert "\x1b" not in result.output  # no colours, no bars: this is not a terminal
+    assert "\x1b" not in result.output  # no colours and no progress bars without a terminal
     saved = json.loads((folder / "config.json").read_text())
     assert (saved["train"]["seed"], saved["train"]["epochs"], saved["model"]["options"]["width"]) == (7, 3, 8)
     assert load(folder).field(load(folder).grid[0], load(folder).stem(load(folder).grid[:1, None].float())).shape == (1, 8)
@@ -130,8 +156,17 @@ def test_training_writes_a_run_that_loads(tmp_path: Path) -> None:
     assert (folder / "model.safetensors").read_bytes() == before
 
 
-def test_ctrl_c_says_how_to_go_on_and_resume_goes_on(tmp_path: Path) -> None:
-    """SIGINT in the middle: status 130, one line, a checkpoint; --resume continues there and ends as if nothing had happened."""
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Give SIGINT its default effect: a test run in the background (``nohup make test &``) inherits that it is ignored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_says_how_to_continue_and_resume_continues(tmp_path: Path) -> None:
+    """SIGINT during a training gives status 130, one line and a checkpoint; --resume ends with the same weights, bit for bit."""
     command = ("train", *TINY, "--set", "epochs=60")
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert run(*command, "--out", whole).exit_code == 0
@@ -154,7 +189,7 @@ def test_ctrl_c_says_how_to_go_on_and_resume_goes_on(tmp_path: Path) -> None:
     assert (stopped / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_options_come_before_the_file_and_the_file_before_the_preset(tmp_path: Path) -> None:
+def test_options_override_the_file_and_the_file_overrides_the_preset(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('model = "lt-node"\ndata = "synthetic"\npreset = "paper"\nepochs = 5\nlr = 0.5\n')
     config = configuration(file, {"model": "alt-node", "seed": 3}, ["lr=0.25"])
@@ -167,19 +202,26 @@ def test_options_come_before_the_file_and_the_file_before_the_preset(tmp_path: P
 
 
 def test_data_info_lists_every_set(tmp_path: Path) -> None:
-    """In an empty folder all four are missing."""
+    """In an empty folder, all four data sets are missing."""
     result = run("data", "info", "--root", tmp_path)
     assert result.exit_code == 0, result.output
     assert result.output.count("missing") == 4
 
 
-def test_a_list_of_numbers() -> None:
+def test_comma_separated_lists() -> None:
     assert console.numbers("0, 1,12") == [0, 1, 12]
+    assert console.numbers("3,0-2,1") == [3, 0, 1, 2]
     assert console.words("a,, b ") == ["a", "b"]
 
 
+@pytest.mark.parametrize("text", ["", "one", "1.5", "-1", "3-1", "1-", "-", "0,x"])
+def test_a_wrong_list_of_numbers_is_an_error(text: str) -> None:
+    with pytest.raises(InputError, match="whole numbers separated by commas"):
+        console.numbers(text)
+
+
 def test_without_typer_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``import ltnode`` works without typer and rich; the command then says so instead of a traceback."""
+    """``import ltnode`` works without typer and rich; the command names them instead of showing a traceback."""
     monkeypatch.setitem(sys.modules, "typer", None)
     monkeypatch.delitem(sys.modules, "ltnode.cli.app")
     with pytest.raises(SystemExit) as stopped:

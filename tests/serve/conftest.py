@@ -13,21 +13,21 @@ from ltnode.trained import TrainedModel
 from serve.serving import classifier, line
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Starlette announces another client library
+    warnings.simplefilter("ignore")  # Starlette recommends another client library
     from starlette.testclient import TestClient
 
 
 @pytest.fixture(scope="session")
 def trained() -> dict[str, TrainedModel]:
     """Models by name: LT-NODE, NODE, ALT-NODE, an SDE-Net on 28x28 images, and a 1-D regression model."""
-    found = [
+    models = [
         classifier("lt"),
         classifier("node", "node", point=None),
         classifier("alt", "alt-node"),
         classifier("sde", "sde-net"),
         line(),
     ]
-    return {model.name: model for model in found}
+    return {model.name: model for model in models}
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +37,6 @@ def app(trained: dict[str, TrainedModel]) -> Any:
 
 @pytest.fixture(scope="session")
 def client(app: Any) -> Iterator[TestClient]:
-    """A client of an application that runs for all tests; it must never raise what the server did not catch."""
+    """A client of an application that runs during all tests; exceptions of the server become answers with status 500."""
     with TestClient(app, raise_server_exceptions=False) as started:
         yield started

@@ -1,4 +1,4 @@
-"""A browser on the explorer page: a real server on the loopback, system Chromium, and what every test of the page checks."""
+"""A browser on the explorer page, with a real server on the loopback interface and the Chromium of the system."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find_browser() -> str:
-    """Path of a Chromium; the test is skipped where there is none."""
+    """Path of Chromium; the test is skipped if it is not installed."""
     pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
     for name in NAMES:
         if path := shutil.which(name):
@@ -27,7 +27,7 @@ def find_browser() -> str:
 
 @contextlib.contextmanager
 def serving(app: Any) -> Iterator[str]:
-    """The address of an application that a thread serves on a free port."""
+    """Serve an application in a thread on a free port; gives its address."""
     import uvicorn
 
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
@@ -46,14 +46,14 @@ def serving(app: Any) -> Iterator[str]:
 
 @dataclass
 class Watched:
-    """A page with a record of everything that went wrong or out.
+    """A page that records its errors and its requests.
 
     Attributes:
         page: Playwright's page.
         base: Address of the server.
         problems: Console errors and uncaught exceptions.
         hosts: Host and port of every request.
-        expected: Parts of console messages that a test provokes on purpose.
+        expected: Parts of the console messages that a test provokes.
     """
 
     page: Any
@@ -83,7 +83,7 @@ class Watched:
         return self
 
     def settled(self) -> None:
-        """Wait until the page shows the answer to everything that was asked so far, the sweep and the curve included."""
+        """Wait until the page shows the answers to all requests so far, including the sweep and the curve."""
         self.page.wait_for_function(
             """() => {
                 const result = document.getElementById("result");
@@ -96,7 +96,7 @@ class Watched:
         )
 
     def ask(self, act: Callable[[], Any], path: str = "/api/trajectory") -> tuple[Any, Any]:
-        """Do something that asks the server; returns what was asked last and what it answered, once the page shows it."""
+        """Act on the page; returns the last request and its answer once the page shows it."""
         answers: list[Any] = []
 
         def note(response: Any) -> None:
@@ -114,7 +114,7 @@ class Watched:
         return str(self.page.locator(selector).inner_text())
 
     def check(self) -> None:
-        """No error in the console, no dialog, and no request to anywhere but the server."""
+        """Check that there was no console error, no dialog, and no request to another host."""
         found = [problem for problem in self.problems if not any(part in problem for part in self.expected)]
         assert found == []
         assert self.hosts == {urlsplit(self.base).netloc}

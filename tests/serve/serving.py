@@ -1,4 +1,4 @@
-"""What the tests of the server share: small untrained models with informative outputs, and ways to ask."""
+"""Small untrained models whose outputs differ between inputs, and concurrent requests to an application."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ POINT = OperatingPoint(
 
 
 def images(n: int, seed: int = 0) -> torch.Tensor:
-    """Blurred random pixels in [0, 1], (n, 1, 28, 28)."""
+    """Blurred random pixels in [0, 1] of shape (n, 1, 28, 28)."""
     noise = torch.rand(n, 1, 7, 7, generator=torch.Generator().manual_seed(seed))
     return torch.nn.functional.interpolate(noise, size=(28, 28), mode="bilinear").clamp(0, 1)
 
 
 def classifier(name: str, kind: str = "lt-node", point: OperatingPoint | None = POINT) -> TrainedModel:
-    """A narrow classifier of 28x28 images whose head is scaled up until its classes differ."""
+    """A narrow classifier for 28x28 images, with a head that is scaled up so that the classes differ."""
     model = ltnode.build(kind, "mnist", seed=0, width=8)
     x = PIXELS.apply(images(32, seed=9))
     model.finish_training(x, torch.zeros(32, dtype=torch.long))
@@ -55,8 +55,8 @@ def line(name: str = "line") -> TrainedModel:
     return TrainedModel(name, None, model.eval(), (1,), "regression", (), None, None, "synthetic")
 
 
-def asked(app: Any, requests: Sequence[Callable[[httpx.AsyncClient], Awaitable[Any]]]) -> list[Any]:
-    """Answers of an application to requests that are under way at the same time."""
+def send_all(app: Any, requests: Sequence[Callable[[httpx.AsyncClient], Awaitable[Any]]]) -> list[Any]:
+    """Send requests to an application concurrently; returns their results."""
 
     async def run() -> list[Any]:
         transport = httpx.ASGITransport(app=app)
@@ -67,7 +67,7 @@ def asked(app: Any, requests: Sequence[Callable[[httpx.AsyncClient], Awaitable[A
 
 
 def close(a: Any, b: Any, tolerance: float = 1e-5) -> bool:
-    """Whether two JSON values agree, numbers to a tolerance relative to 1 or to their size where that is larger."""
+    """Whether two JSON values agree; numbers may differ by a tolerance relative to the larger of 1 and their size."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(close(a[key], b[key], tolerance) for key in a)
     if isinstance(a, list) and isinstance(b, list):

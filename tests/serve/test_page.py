@@ -1,7 +1,7 @@
-"""The explorer page in a browser: every control does what it says, and what it shows is what the API answered.
+"""The explorer page in a browser: every control works, and the page shows the answers of the API.
 
-The server is real and so is the browser; models are narrow and untrained (`serving`), with one of the zoo where a right answer
-matters. Every test ends with: nothing in the console, no dialog, no request to another host.
+Server and browser are real. The models are narrow and untrained (`serving`), except for one of the zoo where a correct answer
+matters. Every test ends with a check for console errors, dialogs and requests to other hosts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def small(name: str, shape: tuple[int, ...], classes: tuple[str, ...]) -> TrainedModel:
-    """An untrained LT-NODE for other inputs than 28 x 28."""
+    """An untrained LT-NODE for inputs of another shape than 28 x 28."""
     model = ltnode.build("lt-node", InputSpec(shape, "classification", len(classes)), seed=0, width=8)
     constants = Normalisation((0.5,) * 3, (0.25,) * 3) if len(shape) == 3 else None
     x = torch.randn(16, *shape, generator=torch.Generator().manual_seed(0))
@@ -72,7 +72,7 @@ def context(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def seen(context: Any, address: str) -> Iterator[Watched]:
-    """The page, watched, as a visitor finds it."""
+    """The page after it has loaded, with its errors and requests recorded."""
     watched = Watched(context.new_page(), address).watch().open()
     yield watched
     watched.check()
@@ -96,7 +96,7 @@ def picture(kind: str, side: int = 40) -> bytes:
 
 
 def draw_line(seen: Watched, points: list[tuple[float, float]]) -> None:
-    """With the mouse, through points given as shares of the pad."""
+    """Draw with the mouse through points that are given as fractions of the pad."""
     seen.page.locator("#pad").scroll_into_view_if_needed()
     box = seen.page.locator("#pad").bounding_box()
     (x, y), *rest = [(box["x"] + u * box["width"], box["y"] + v * box["height"]) for u, v in points]
@@ -108,7 +108,7 @@ def draw_line(seen: Watched, points: list[tuple[float, float]]) -> None:
 
 
 def test_page_and_api_agree(seen: Watched, trained: dict[str, TrainedModel]) -> None:
-    """Every number shown is the API's, to the digits shown; the sums add up; curves, ticks and shading are there."""
+    """Every number on the page equals that of the API to the digits shown, and curves, ticks and shading are drawn."""
     asked, answer = seen.ask(lambda: seen.page.click("[data-sample=digit-3]"))
     assert asked["model"] == "lt" and asked["sample"] == "digit-3"
     row = answer["prediction"]
@@ -140,7 +140,7 @@ def test_page_and_api_agree(seen: Watched, trained: dict[str, TrainedModel]) -> 
 
 
 def test_the_picture_is_the_one_that_the_network_saw(seen: Watched) -> None:
-    """Pixel by pixel the PNG of the answer, here of a turned and noisy digit."""
+    """The canvas shows the PNG of the answer, pixel by pixel, for a rotated and noisy digit."""
     seen.page.fill("#rotation", "30")
     _, answer = seen.ask(lambda: seen.page.fill("#noise", "0.2"))
     expected = list(Image.open(io.BytesIO(base64.b64decode(answer["image"]))).convert("L").getdata())
@@ -154,7 +154,7 @@ def test_the_picture_is_the_one_that_the_network_saw(seen: Watched) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("rotation", "90"), ("noise", "0.5"), ("epsilon", "0.3")])
 def test_a_slider_changes_request_number_and_result(seen: Watched, name: str, value: str) -> None:
-    """Slider and number move each other; the request carries the value; reset takes it back."""
+    """Slider and number follow each other, the request has the value, and the reset button sets it to 0."""
     before = shown_probabilities(seen)
     asked, _ = seen.ask(lambda: seen.page.fill(f"#{name}", value))
     assert asked["change"] == {"rotation": 0, "noise": 0, "epsilon": 0, name: float(value)}
@@ -175,7 +175,7 @@ def test_a_slider_changes_request_number_and_result(seen: Watched, name: str, va
 
 
 def test_samples_are_offered_and_marked(seen: Watched) -> None:
-    """One button per sample of the model's shape; the chosen one is marked, and the first choice has no right answer."""
+    """There is one button per sample for the model; the chosen one is marked, and the first has no correct answer."""
     models = seen.page.evaluate("fetch('api/models').then((answer) => answer.json())")["models"]
     offered = next(model["samples"] for model in models if model["name"] == "lt")
     assert seen.page.locator("#samples button").count() == len(offered)
@@ -188,8 +188,8 @@ def test_samples_are_offered_and_marked(seen: Watched) -> None:
     assert shown_probabilities(seen) != before
 
 
-def test_drawing_asks_about_the_drawing(seen: Watched) -> None:
-    """Each stroke changes request and result; undo takes the last one back; clear leaves nothing to predict."""
+def test_a_drawing_is_predicted(seen: Watched) -> None:
+    """Each stroke changes the request and the result; undo removes the last stroke, and clear leaves nothing to predict."""
     seen.page.check("input[value=draw]", force=True)
     seen.settled()
     assert seen.text("#verdict") == "Draw something on the pad."
@@ -204,7 +204,7 @@ def test_drawing_asks_about_the_drawing(seen: Watched) -> None:
     (rows,) = asked["input"]
     drawn = torch.tensor(rows)
     assert drawn.shape == (28, 28) and drawn.min() == 0 and 0.8 < drawn.max() <= 1
-    # As MNIST lays out its digits: 20 pixels high (one more by the antialiasing at either end), centre of mass at the middle.
+    # The layout of MNIST: 20 pixels high (up to one more at either end from antialiasing), centre of mass in the middle.
     assert int((drawn.amax(1) > 0.1).sum()) in {20, 21, 22}
     middle = (drawn.sum(1) * (torch.arange(28) + 0.5)).sum() / drawn.sum()
     assert abs(float(middle) - 14) < 0.5
@@ -214,7 +214,7 @@ def test_drawing_asks_about_the_drawing(seen: Watched) -> None:
 
 
 def test_a_trained_model_reads_a_drawn_one(seen: Watched) -> None:
-    """A stroke from top to bottom is a 1 to the zoo's LT-NODE."""
+    """The LT-NODE of the zoo reads a stroke from top to bottom as a 1."""
     if not ZOO.is_dir():
         pytest.skip("the zoo is in the repository only")
     choose_model(seen, ZOO.name)
@@ -227,7 +227,7 @@ def test_a_trained_model_reads_a_drawn_one(seen: Watched) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
 def test_an_uploaded_image_is_predicted(seen: Watched, kind: str) -> None:
-    """The file itself goes to the server, and its notes on the conversion to the page."""
+    """The page sends the file unchanged, and shows the notes on its conversion."""
     seen.page.check("input[value=upload]", force=True)
     file = {"name": f"mine.{kind.lower()}", "mimeType": f"image/{kind.lower()}", "buffer": picture(kind)}
     asked, answer = seen.ask(lambda: seen.page.set_input_files("#file", file))
@@ -238,7 +238,7 @@ def test_an_uploaded_image_is_predicted(seen: Watched, kind: str) -> None:
 
 
 def test_a_dropped_image_is_predicted(seen: Watched) -> None:
-    """Drag and drop does what the file picker does."""
+    """Dropping a file has the same effect as choosing it."""
     seen.page.check("input[value=upload]", force=True)
     drop = """([text]) => {
         const transfer = new DataTransfer();
@@ -254,8 +254,8 @@ def test_a_dropped_image_is_predicted(seen: Watched) -> None:
 
 
 def test_a_bad_file_shows_the_reason_in_place(seen: Watched, tmp_path: Path) -> None:
-    """The server's reason appears beside the input, numbers of other inputs vanish, and the next good choice repairs it."""
-    seen.expected = ("status of 4",)  # the browser notes the refusal in its console
+    """The page shows the reason of the server and removes the numbers of other inputs; the next good file is predicted."""
+    seen.expected = ("status of 4",)  # the browser logs the refusal in its console
     seen.page.check("input[value=upload]", force=True)
     bad = {"name": "notes.png", "mimeType": "image/png", "buffer": b"these are words"}
     _, answer = seen.ask(lambda: seen.page.set_input_files("#file", bad))
@@ -272,7 +272,7 @@ def test_a_bad_file_shows_the_reason_in_place(seen: Watched, tmp_path: Path) -> 
 
 
 def test_another_model_answers_about_the_same_image(seen: Watched) -> None:
-    """The image stays; a fixed end-time has one tick and no posterior; without an operating point the page says so."""
+    """The image stays the same; a fixed end-time has no posterior, and the page says if there is no operating point."""
     seen.ask(lambda: seen.page.click("[data-sample=digit-5]"))
     asked, answer = seen.ask(lambda: seen.page.select_option("#model", "node"))
     assert (asked["model"], asked["sample"]) == ("node", "digit-5")
@@ -283,8 +283,8 @@ def test_another_model_answers_about_the_same_image(seen: Watched) -> None:
     assert shown_probabilities(seen) == [f"{p:.3f}" for p in answer["prediction"]["probs"]]
 
 
-def test_the_sweep_stands_beside_the_plain_node(seen: Watched) -> None:
-    """Both curves are the API's, the readout says its numbers at the angle, and the rotation is marked."""
+def test_the_sweep_compares_with_the_plain_node(seen: Watched) -> None:
+    """Both curves come from the API, the readout shows its numbers at the angle, and the current rotation is marked."""
     asked, answer = seen.ask(lambda: seen.page.click("[data-sample=digit-2]"), "/api/sweep")
     assert asked["models"] == ["lt", "node"] and asked["sample"] == "digit-2"
     assert asked["angles"][0] == 0 and asked["angles"][-1] == 180
@@ -300,7 +300,7 @@ def test_the_sweep_stands_beside_the_plain_node(seen: Watched) -> None:
 
 
 def test_without_a_plain_node_the_sweep_says_so(seen: Watched) -> None:
-    """The colour model has no partner of its shape."""
+    """The colour model has no counterpart with the same shape."""
     choose_model(seen, "colour")
     assert "No plain NODE" in seen.text("#sweep-caption")
     assert seen.page.locator("#sweep-probability path.plain").count() == 0
@@ -309,8 +309,7 @@ def test_without_a_plain_node_the_sweep_says_so(seen: Watched) -> None:
 
 
 def test_a_model_without_end_time_still_predicts(seen: Watched) -> None:
-    """An SDE-Net has no trajectory: the reason stands in the plot's place, and prediction and sweep are there."""
-    seen.expected = ("status of 422",)
+    """An SDE-Net has no trajectory: the page shows the reason instead of the plot, and the prediction."""
     _, answer = seen.ask(lambda: seen.page.select_option("#model", "sde"), "/api/predict")
     assert "no end-time" in seen.text("#trajectory-message")
     assert not seen.page.locator("#trajectory").is_visible()
@@ -318,7 +317,7 @@ def test_a_model_without_end_time_still_predicts(seen: Watched) -> None:
 
 
 def test_a_regression_run_shows_its_curve(seen: Watched) -> None:
-    """Mean, two bands and one line per member; the chosen x moves by slider and by a press on the curve, and the API agrees."""
+    """The curve has a mean, two bands and one line per member; a number or a click on the curve chooses x."""
     _, curve = seen.ask(lambda: seen.page.select_option("#model", "line"), "/api/curve")
     assert seen.page.locator("#curve .band").count() == 2
     assert seen.page.locator("#curve path.member").count() == len(curve["members"])
@@ -338,7 +337,7 @@ def test_a_regression_run_shows_its_curve(seen: Watched) -> None:
 
 
 def test_a_vector_model_takes_numbers(seen: Watched) -> None:
-    """As many as it wants, with a reason where they are not."""
+    """The page predicts the right count of numbers, and shows a reason for anything else."""
     choose_model(seen, "plane")
     seen.page.fill("#numbers", "1, 2, 3")
     seen.page.click("#numbers-form button")
@@ -353,7 +352,7 @@ def test_a_vector_model_takes_numbers(seen: Watched) -> None:
 
 
 def test_hovering_reads_the_values_at_t(seen: Watched) -> None:
-    """The words are the API's numbers at the nearest of its times; leaving the plot takes them away."""
+    """The readout shows the numbers of the API at the nearest time until the pointer leaves the plot."""
     _, answer = seen.ask(lambda: seen.page.click("[data-sample=digit-4]"))
     hint = seen.text("#trajectory-readout")
     seen.page.hover("#trajectory svg", position={"x": 200, "y": 60})
@@ -367,7 +366,7 @@ def test_hovering_reads_the_values_at_t(seen: Watched) -> None:
 
 
 def test_stale_answers_are_dropped(seen: Watched) -> None:
-    """A request about another image aborts the one under way, here held back, and only the newer one is shown."""
+    """A request about another image aborts the pending one, which this test delays, and only the newer answer is shown."""
     held: list[Any] = []
     failed: list[str] = []
     seen.page.on("requestfailed", lambda request: failed.append(request.post_data_json["sample"]))
@@ -381,8 +380,8 @@ def test_stale_answers_are_dropped(seen: Watched) -> None:
     assert shown_probabilities(seen) == [f"{p:.3f}" for p in answer["prediction"]["probs"]]
 
 
-def test_a_moving_slider_keeps_one_request_under_way(seen: Watched) -> None:
-    """However fast it moves, the server works on one request at a time, and the last position wins."""
+def test_a_moving_slider_has_one_pending_request(seen: Watched) -> None:
+    """While the slider moves, at most one request is pending, and the answer for the last position is shown."""
     under_way: list[int] = [0, 0]
 
     def began(request: Any) -> None:
@@ -406,7 +405,7 @@ def test_a_moving_slider_keeps_one_request_under_way(seen: Watched) -> None:
 
 
 def test_the_theme_follows_the_system_until_chosen(seen: Watched) -> None:
-    """Dark by the system's wish, light or dark by the button, and the choice survives a reload."""
+    """The theme is that of the system until the button is pressed; the choice survives a reload."""
     theme = "document.documentElement.dataset.theme"
     ground = "getComputedStyle(document.body).backgroundColor"
     light = seen.page.evaluate(ground)
@@ -421,7 +420,7 @@ def test_the_theme_follows_the_system_until_chosen(seen: Watched) -> None:
 
 
 def test_everything_works_from_the_keyboard(seen: Watched) -> None:
-    """Tab reaches every control in reading order with a visible ring; keys choose, slide, read the plot and draw."""
+    """Tab reaches every control in reading order with a visible focus ring; keys choose, slide, read the plot and draw."""
     page = seen.page
     page.click("h1")
     reached: list[str] = []
@@ -485,7 +484,7 @@ def test_everything_works_from_the_keyboard(seen: Watched) -> None:
 
 
 def test_the_result_is_announced(seen: Watched) -> None:
-    """A polite live region holds the verdict, and is busy while it is waited for."""
+    """The verdict is a polite live region, and the result is marked as busy while a request is pending."""
     verdict = seen.page.locator("#verdict")
     assert verdict.get_attribute("aria-live") == "polite"
     assert seen.page.get_attribute("#result", "aria-busy") == "false"
@@ -496,10 +495,9 @@ def test_the_result_is_announced(seen: Watched) -> None:
 
 @pytest.mark.parametrize("context", [{"viewport": PHONE, "has_touch": True}], indirect=True)
 def test_a_phone_never_scrolls_sideways(seen: Watched) -> None:
-    """390 pixels wide, for every kind of model and input, text of no size below 11 pixels."""
+    """At a width of 390 pixels, for every kind of model and input; no text is smaller than 11 pixels."""
     page = seen.page
     fits = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
-    seen.expected = ("status of 422",)  # of the SDE-Net
     for model in ("lt", "colour", "sde", "plane", "line"):
         choose_model(seen, model)
         assert page.evaluate(fits), model
@@ -516,16 +514,16 @@ def test_a_phone_never_scrolls_sideways(seen: Watched) -> None:
 
 
 @pytest.mark.parametrize("context", [{"reduced_motion": "reduce"}], indirect=True)
-def test_nothing_moves_for_those_who_asked_for_it(seen: Watched) -> None:
-    """No animation of the busy line and no transition of the bars."""
+def test_nothing_moves_with_reduced_motion(seen: Watched) -> None:
+    """The busy line is not animated, and the bars have no transition."""
     seen.page.evaluate("document.getElementById('result').classList.add('busy')")
     style = "getComputedStyle(document.querySelector('{}')).{}"
     assert seen.page.evaluate(style.format(".busy-line", "animationName")) == "none"
     assert seen.page.evaluate(style.format(".bar", "transitionDuration")) in {"0s", ""}
 
 
-def test_a_server_that_is_gone_is_named(seen: Watched) -> None:
-    """No dialog and no endless waiting: the page says what to look after."""
+def test_a_stopped_server_is_reported(seen: Watched) -> None:
+    """The page says what to check, without a dialog and without waiting forever."""
     seen.expected = ("ERR_FAILED",)
     seen.page.route("**/api/trajectory", lambda route: route.abort())
     seen.page.click("[data-sample=digit-9]")
@@ -534,7 +532,7 @@ def test_a_server_that_is_gone_is_named(seen: Watched) -> None:
 
 
 def test_the_token_in_the_address_opens_the_page(context: Any, trained: dict[str, TrainedModel]) -> None:
-    """Without it the reason and the way out are shown; what follows # never travels in an address."""
+    """Without the token, the page shows the reason and the remedy."""
     with serving(create_app([classifier("guarded")], token="open-sesame")) as address:
         seen = Watched(context.new_page(), address, expected=("status of 401",)).watch().open()
         assert "#token=" in seen.text("#fatal")

@@ -1,4 +1,4 @@
-"""The files of the explorer page: found in the installed package, nothing inline, nothing foreign, colours that can be read."""
+"""The files of the explorer page: part of the package, without inline or external scripts, with readable colours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ltnode.report.style import DARK, LIGHT
 SERVE = files("ltnode.serve")
 INDEX = json.loads((SERVE / "samples" / "index.json").read_text())
 GRAY = [entry for entry in INDEX if entry["shape"] == [1, 28, 28]]
-MODULES = ("api", "curves", "explorer", "inputs", "plot", "results", "theme", "trajectory", "words")
+MODULES = sorted(path.name.removesuffix(".js") for path in (SERVE / "page").iterdir() if path.name.endswith(".js"))
 
 
 def pixels(entry: dict[str, str]) -> np.ndarray:
@@ -27,7 +27,7 @@ def pixels(entry: dict[str, str]) -> np.ndarray:
 
 
 class Tags(HTMLParser):
-    """Every start tag with its attributes, and the text inside scripts and styles."""
+    """All start tags with their attributes, and the text inside scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -54,13 +54,13 @@ def page() -> Tags:
 
 
 def test_the_files_are_found_through_the_package() -> None:
-    """By importlib.resources, as an installed wheel would give them; each is small enough to load at once."""
+    """importlib.resources finds them, as in an installed wheel, and each file is small."""
     for name in ("index.html", "explorer.css", "icon.svg", *(f"{module}.js" for module in MODULES)):
         assert 0 < len((SERVE / "page" / name).read_bytes()) < 60_000, name
 
 
 def test_scripts_styles_and_handlers_are_never_inline(page: Tags) -> None:
-    """The content security policy `default-src 'self'` would refuse each of them, silently for users."""
+    """The content security policy `default-src 'self'` would block them without a message to the user."""
     assert page.inline == []
     for tag, attributes in page.tags:
         assert "style" not in attributes, tag
@@ -68,7 +68,7 @@ def test_scripts_styles_and_handlers_are_never_inline(page: Tags) -> None:
 
 
 def test_every_address_is_relative_and_leads_to_a_file(page: Tags) -> None:
-    """Relative, so that the page works behind a path prefix too; the modules import each other and nothing else."""
+    """Relative addresses also work behind a path prefix; the modules import only each other."""
     found = [attributes[key] for _, attributes in page.tags for key in ("src", "href") if attributes.get(key)]
     for address in found:
         assert address is not None
@@ -84,7 +84,7 @@ def test_every_address_is_relative_and_leads_to_a_file(page: Tags) -> None:
 
 
 def test_every_control_has_a_name_and_every_reference_a_target(page: Tags) -> None:
-    """Labels, aria-labelledby and aria-describedby lead to ids that exist once; a field without a label is unusable by ear."""
+    """Labels, aria-labelledby and aria-describedby name unique ids; a screen reader cannot announce a field without a label."""
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     labelled = {attributes.get("for") for tag, attributes in page.tags if tag == "label"}
@@ -96,10 +96,10 @@ def test_every_control_has_a_name_and_every_reference_a_target(page: Tags) -> No
 
 
 def test_scripts_use_only_ids_that_the_page_has(page: Tags) -> None:
-    """byId("...") of a missing id would stop the script where it stands."""
+    """byId("...") with a missing id would stop the script."""
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
-    source = (SERVE / "page" / "explorer.js").read_text(encoding="utf-8")
-    used = set(re.findall(r'(?:byId|say|sweepPlot)\("([\w-]+)"', source))
+    sources = [(SERVE / "page" / f"{module}.js").read_text(encoding="utf-8") for module in MODULES]
+    used = {name for source in sources for name in re.findall(r'(?:byId|getElementById|say)\("([\w-]+)"', source)}
     assert len(used) > 30
     assert used <= ids
 
@@ -118,7 +118,7 @@ def _contrast(a: str, b: str) -> float:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_and_curves_stand_out_in_both_themes(theme: str) -> None:
-    """WCAG AA: 4.5 for text, 3 for lines. Hues are those of the reports, which colour-blind readers tell apart."""
+    """Contrasts satisfy WCAG AA (4.5 for text, 3 for lines). Colour-blind readers can distinguish the hues of the reports."""
     css = (SERVE / "page" / "explorer.css").read_text(encoding="utf-8")
     block = re.search(rf'\[data-theme="{theme}"\] {{(.*?)}}', css, re.S)
     assert block
@@ -139,7 +139,7 @@ def test_text_and_curves_stand_out_in_both_themes(theme: str) -> None:
 
 
 def test_samples_are_what_the_index_says() -> None:
-    """Ids are unique, shapes are those of the files, and there are samples with and without a right answer."""
+    """Ids are unique, shapes match the files, and there are samples with and without a correct answer."""
     assert len({entry["id"] for entry in INDEX}) == len(INDEX)
     for entry in INDEX:
         image = pixels(entry)
@@ -151,7 +151,7 @@ def test_samples_are_what_the_index_says() -> None:
 
 @pytest.mark.parametrize("entry", [e for e in GRAY if e["id"] != "shirt"], ids=lambda e: e["id"])
 def test_strokes_are_laid_out_as_in_mnist(entry: dict[str, str]) -> None:
-    """Within a box of 20 x 20 whose longer side is full, centre of mass within a pixel's half (it is moved by whole pixels)."""
+    """The longer side fills a box of 20 x 20, and the centre of mass is within half a pixel (shifts are by whole pixels)."""
     image = pixels(entry).astype(float)
     rows, columns = np.nonzero(image.max(1))[0], np.nonzero(image.max(0))[0]
     assert max(np.ptp(rows), np.ptp(columns)) + 1 in {19, 20}
@@ -160,7 +160,7 @@ def test_strokes_are_laid_out_as_in_mnist(entry: dict[str, str]) -> None:
 
 
 def test_the_script_draws_the_samples_that_are_shipped() -> None:
-    """Same pictures up to another version's anti-aliasing: on average less than 2 of 255 apart."""
+    """The images agree up to the antialiasing of other Pillow versions: the mean difference is below 2 of 255."""
     drawn = load_script("docs/figures/draw_samples.py").samples()
     assert [entry for entry, _ in drawn] == INDEX
     for entry, image in drawn:
@@ -168,9 +168,9 @@ def test_the_script_draws_the_samples_that_are_shipped() -> None:
 
 
 def test_a_trained_model_reads_the_digits() -> None:
-    """The zoo's LT-NODE, which never saw them, names all ten, and hesitates only where the drawing is between 4 and 9.
+    """The LT-NODE of the zoo classifies all ten digits correctly, and is uncertain only about the drawing between 4 and 9.
 
-    Above .9 for the digits (the least sure is the 1 with .94) and below .9 for the one in between (.58).
+    The probability is above 0.9 for the digits (the lowest is 0.94 for the 1) and below 0.9 for that drawing (0.58).
     """
     folder = ROOT / "zoo" / "lt-node-mnist-paper"
     if not folder.is_dir():

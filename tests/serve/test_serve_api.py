@@ -1,4 +1,4 @@
-"""The interface against the library: what comes over HTTP is what the library says."""
+"""The answers of the server agree with the library."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def post(client: Any, path: str, **body: Any) -> Any:
 
 
 def rows_of(trained: Any, raw: torch.Tensor, samples: int = 10) -> list[dict[str, Any]]:
-    """Rows of the library as they look after JSON."""
+    """Rows of the library after a round trip through JSON."""
     return [json.loads(json.dumps(row.to_json())) for row in trained.rows(raw, samples)]
 
 
 @pytest.mark.parametrize("name", ["lt", "node", "alt", "sde"])
 def test_predictions_equal_the_library(client: Any, trained: Any, name: str):
-    """Rows equal `TrainedModel.rows`: the same arithmetic, so to float32 rounding of JSON (none) and of batches (1e-5)."""
+    """Rows equal `TrainedModel.rows` to 1e-5: the arithmetic is the same except for the batch size, and JSON does not round."""
     raw = images(3)
     answer = post(client, "predict", model=name, inputs=raw.double().tolist(), samples=7)
     assert answer.status_code == 200, answer.text
@@ -43,7 +43,7 @@ def test_predictions_equal_the_library(client: Any, trained: Any, name: str):
 
 
 def test_models_differ_between_inputs(trained: Any):
-    """Guards the others: rows of constant models would agree whatever the server mixed up."""
+    """Guards the other tests: with constant models, they would not notice rows in the wrong order."""
     rows = rows_of(trained["lt"], images(8))
     assert len({round(row["probability"], 4) for row in rows}) == 8
     assert len({row["label"] for row in rows}) > 1
@@ -56,8 +56,8 @@ def test_regression_rows_equal_the_library(client: Any, trained: Any):
     assert set(body["predictions"][0]) == {"task", "mean", "std", "noise_std", "interval", "end_time"}
 
 
-def test_whole_pixels_numbers_files_and_forms_say_the_same(client: Any, trained: Any):
-    """One image as 0..255, as (H, W), as 0..1, as a PNG in base64, as a data address and as a form: one prediction."""
+def test_arrays_files_and_forms_give_the_same_prediction(client: Any, trained: Any):
+    """One image gives one prediction, whether it is sent as 0..255, (H, W), 0..1, PNG in base64, data address or form."""
     pixels = (images(1)[0] * 255).round().to(torch.uint8)
     png = to_png(pixels)
     text = base64.b64encode(png).decode()
@@ -88,8 +88,8 @@ def test_files_of_other_sizes_are_converted_with_notes(client: Any, trained: Any
 
 
 @pytest.mark.parametrize("name", ["lt", "alt", "node"])
-def test_a_trajectory_is_the_solve_stopped_everywhere(client: Any, trained: Any, name: str):
-    """probs at t are the softmax of the head at the state of a solve to t alone, to 1e-5 (float32)."""
+def test_a_trajectory_equals_solves_that_stop_at_each_time(client: Any, trained: Any, name: str):
+    """The probabilities at t equal those of a separate solve to t, to 1e-5 (float32)."""
     raw = images(1)
     body = post(client, "trajectory", model=name, input=raw[0].double().tolist(), points=5, samples=4).json()
     model = trained[name].model
@@ -106,7 +106,7 @@ def test_a_trajectory_is_the_solve_stopped_everywhere(client: Any, trained: Any,
 
 @pytest.mark.parametrize("name", ["lt", "alt"])
 def test_the_posterior_is_the_density_of_this_input(client: Any, trained: Any, name: str):
-    """It equals exp(log_prob) of the library, and integrates to 1 by the trapezoid rule (2 % for 201 points)."""
+    """The density equals exp(log_prob) of the library, and integrates to 1 by the trapezoid rule (within 2 % for 201 points)."""
     raw = images(1, seed=3)
     body = post(client, "trajectory", model=name, input=raw[0].double().tolist()).json()
     t, density = np.array(body["posterior"]["t"]), np.array(body["posterior"]["density"])
@@ -129,8 +129,8 @@ def test_a_fixed_end_time_has_no_density(client: Any):
     assert body["t"][-1] == 1.0
 
 
-def test_changes_are_applied_in_order_and_in_the_units_of_the_contract(client: Any, trained: Any):
-    """Rotation in degrees, noise in pixels clipped to [0, 1], FGSM of epsilon normalised units against the predicted class."""
+def test_changes_are_applied_in_the_documented_order_and_units(client: Any, trained: Any):
+    """Rotation is in degrees, noise in pixels clipped to [0, 1], FGSM in normalised units against the predicted class."""
     raw = images(1, seed=5)
     change = {"rotation": 30, "noise": 0.2, "epsilon": 0.1, "seed": 4}
     body = post(client, "trajectory", model="lt", input=raw[0].double().tolist(), change=change).json()
@@ -162,7 +162,7 @@ def test_a_sweep_follows_the_class_of_the_upright_image(client: Any, trained: An
     body = post(client, "sweep", models=["lt", "node"], sample="digit-3", angles=[0, 90, 45.5]).json()
     assert body["angles"] == [0, 90, 45.5]
     assert [curve["model"] for curve in body["curves"]] == ["lt", "node"]
-    raw = decode_image(samples()["digit-3"].file.read_bytes(), (1, 28, 28)).pixels[None].float() / 255
+    raw = decode_image(samples()["digit-3"].path.read_bytes(), (1, 28, 28)).pixels[None].float() / 255
     for curve in body["curves"]:
         rows = rows_of(trained[curve["model"]], torch.cat([rotate(raw, angle) for angle in body["angles"]]))
         upright = rows[0]["label"]
@@ -173,7 +173,7 @@ def test_a_sweep_follows_the_class_of_the_upright_image(client: Any, trained: An
         assert curve["ood"] == [row["ood"] for row in rows]
 
 
-def test_a_curve_is_the_prediction_over_the_data_and_beside_them(client: Any, trained: Any):
+def test_a_curve_covers_the_training_data_and_both_sides(client: Any, trained: Any):
     body = client.get("/api/curve", params={"model": "line", "points": 9, "samples": 3}).json()
     x = torch.tensor(body["x"])[:, None]
     prediction = trained["line"].predict(x, 3)
@@ -196,28 +196,28 @@ def test_models_are_described(client: Any, trained: Any):
     assert lt["operating_point"]["entropy_threshold"] == 1.5 and found["node"]["operating_point"] is None
     assert np.trapezoid(lt["posterior"]["density"], lt["posterior"]["t"]) == pytest.approx(1.0, abs=0.02)
     assert found["alt"]["posterior"] is None and found["node"]["posterior"] is None
-    assert [sample["id"] for sample in lt["samples"]] == [sample.name for sample in samples_of((1, 28, 28))]
+    assert [sample["id"] for sample in lt["samples"]] == [sample.id for sample in samples_of((1, 28, 28))]
     assert {sample["id"]: sample["label"] for sample in lt["samples"]}["digit-3"] == "3"
     assert found["line"]["samples"] == []
 
 
 def test_every_sample_is_served_and_predicted(client: Any):
     for sample in samples().values():
-        answer = client.get(f"/api/samples/{sample.name}.png")
+        answer = client.get(f"/api/samples/{sample.id}.png")
         assert answer.headers["content-type"] == "image/png"
-        assert answer.content == sample.file.read_bytes()
+        assert answer.content == sample.path.read_bytes()
         if sample.shape == (1, 28, 28):
-            assert post(client, "trajectory", model="lt", sample=sample.name, points=2).status_code == 200
+            assert post(client, "trajectory", model="lt", sample=sample.id, points=2).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
         ("predict", {"model": "gone", "inputs": [[0]]}, 404, "Valid: alt, line, lt, node, sde"),
-        ("predict", {"inputs": [[0]]}, 422, "name the model"),
+        ("predict", {"inputs": [[0]]}, 422, "model is required"),
         ("predict", {"model": "lt"}, 422, "inputs"),
-        ("predict", {"model": "lt", "inputs": [[[0]]], "images": ["aa"]}, 422, "not both"),
-        ("predict", {"model": "lt", "inputs": [[[0.5] * 27] * 28]}, 422, "27 in place of 28"),
+        ("predict", {"model": "lt", "inputs": [[[0]]], "images": ["aa"]}, 422, "not inputs and images"),
+        ("predict", {"model": "lt", "inputs": [[[0.5] * 27] * 28]}, 422, "1 x 28 x 28 numbers, not 28 x 27"),
         ("predict", {"model": "lt", "inputs": [[[0.5] * 28] * 27 + [0.5]]}, 422, "a number in place of a list"),
         ("predict", {"model": "lt", "inputs": [[[0.5] * 27 + [True]] * 28]}, 422, "true or false in place of a number"),
         ("predict", {"model": "lt", "inputs": [[[2.5] * 28] * 28]}, 422, "0..255"),
@@ -225,7 +225,12 @@ def test_every_sample_is_served_and_predicted(client: Any):
         ("predict", {"model": "lt", "inputs": [[[256] * 28] * 28]}, 422, "0..255"),
         ("predict", {"model": "line", "images": ["aGFsbG8="]}, 422, "takes vectors"),
         ("predict", {"model": "line", "inputs": [[1e300]]}, 422, "too large"),
-        ("predict", {"model": "lt", "inputs": [[[0] * 28] * 28], "sampels": 3}, 422, "sampels"),
+        (
+            "predict",
+            {"model": "lt", "inputs": [[[0] * 28] * 28], "sampels": 3},
+            422,
+            "unknown key 'sampels'. Did you mean 'samples'?",
+        ),
         ("predict", {"model": "lt", "inputs": [[[0] * 28] * 28], "samples": "10"}, 422, "samples"),
         ("trajectory", {"model": "sde", "sample": "digit-3"}, 422, "SDENet"),
         ("trajectory", {"model": "lt"}, 422, "exactly one"),
@@ -233,11 +238,11 @@ def test_every_sample_is_served_and_predicted(client: Any):
         ("trajectory", {"model": "lt", "sample": "digit-33"}, 404, "no sample"),
         ("trajectory", {"model": "lt", "sample": "digit-3", "change": {"rotation": 181}}, 422, "change.rotation"),
         ("trajectory", {"model": "line", "input": [0.1], "change": {"noise": 0.1}}, 422, "for images"),
-        ("sweep", {"models": ["lt", "line"], "sample": "digit-3"}, 422, "no classifier of images"),
+        ("sweep", {"models": ["lt", "line"], "sample": "digit-3"}, 422, "line is not one"),
         ("sweep", {"models": [], "sample": "digit-3"}, 422, "models"),
     ],
 )
-def test_what_cannot_be_answered_says_why(client: Any, path: str, body: dict[str, Any], status: int, words: str):
+def test_a_wrong_request_gets_the_reason(client: Any, path: str, body: dict[str, Any], status: int, words: str):
     answer = post(client, path, **body)
     assert answer.status_code == status, answer.text
     assert words in answer.json()["error"]["reason"]
@@ -254,7 +259,7 @@ def test_a_single_model_needs_no_name(client: Any):
         assert own.post("/api/predict", json={"inputs": images(1).tolist()}).json()["model"] == "only"
 
 
-def test_names_must_differ_and_models_be_there():
+def test_names_must_be_unique_and_a_model_is_required():
     with pytest.raises(InputError, match="called 'same'"):
         create_app([classifier("same"), classifier("same")])
     with pytest.raises(InputError, match="at least one"):
@@ -263,6 +268,6 @@ def test_names_must_differ_and_models_be_there():
 
 @pytest.mark.parametrize("limits", [{"max_queue": 0}, {"seconds": 0}, {"images": 1.5}, {"max_wait_ms": -1}, {"pixels": True}])
 @pytest.mark.no_typecheck
-def test_impossible_limits_are_refused(limits: dict[str, Any]):
+def test_invalid_limits_are_refused(limits: dict[str, Any]):
     with pytest.raises(InputError, match=next(iter(limits))):
         Limits(**limits)

@@ -1,4 +1,4 @@
-"""The queue: requests share passes, answers do not change, nothing waits for ever."""
+"""The queue: requests share batches, answers do not change, and no request waits forever."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import pytest
 import torch
 
 from ltnode.serve import Limits, create_app
-from ltnode.serve.batching import Batcher, QueueFullError, StoppedError, TooLateError
+from ltnode.serve.batching import Batcher
+from ltnode.serve.failures import ApiError
 from ltnode.serve.service import predict_together
 from ltnode.trained import TrainedModel
-from serve.serving import asked, close, images
+from serve.serving import close, images, send_all
 
 
 def batches_of(app: Any, model: str) -> tuple[int, int]:
-    """Passes and inputs so far, as /metrics counts them."""
+    """Number of batches and inputs so far, from /metrics."""
     lines = app.state.service.metrics.text().splitlines()
     values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
     label = f'{{model="{model}"}}'
@@ -37,7 +38,7 @@ def predict_request(model: str, raw: torch.Tensor, **more: Any) -> Any:
 
 
 def starting(app: Any, waiting: int) -> Any:
-    """A request that starts the worker once so many others wait."""
+    """A request that starts the worker once this many others wait."""
 
     async def start(client: httpx.AsyncClient) -> None:
         for _ in range(500):
@@ -50,11 +51,11 @@ def starting(app: Any, waiting: int) -> Any:
 
 
 @pytest.mark.parametrize("name", ["lt", "alt"])
-def test_requests_share_a_pass_and_keep_their_answers(trained: dict[str, TrainedModel], name: str):
-    """16 waiting requests make one pass of 16 inputs; each answer is that of the input alone, to 1e-5 (float32 sums)."""
+def test_requests_share_a_batch_without_changing_the_answers(trained: dict[str, TrainedModel], name: str):
+    """16 waiting requests form one batch; each answer equals that of a separate request, to 1e-5 (float32 sums)."""
     app = create_app([trained[name]])
     raw = images(16, seed=2)
-    answers = asked(app, [predict_request(name, one[None]) for one in raw] + [starting(app, 16)])
+    answers = send_all(app, [predict_request(name, one[None]) for one in raw] + [starting(app, 16)])
     app.state.service.stop()
     assert batches_of(app, name) == (1, 16)
     for one, answer in zip(raw, answers, strict=False):
@@ -62,20 +63,20 @@ def test_requests_share_a_pass_and_keep_their_answers(trained: dict[str, Trained
         assert close(answer.json()["predictions"], [json.loads(json.dumps(alone))])
 
 
-def test_a_pass_is_never_larger_than_max_batch(trained: dict[str, TrainedModel]):
+def test_a_batch_is_never_larger_than_max_batch(trained: dict[str, TrainedModel]):
     app = create_app([trained["lt"]], Limits(max_batch=4))
-    asked(app, [predict_request("lt", one[None]) for one in images(10)] + [starting(app, 10)])
+    send_all(app, [predict_request("lt", one[None]) for one in images(10)] + [starting(app, 10)])
     app.state.service.stop()
     assert batches_of(app, "lt") == (3, 10)
 
 
-def test_only_like_requests_share(trained: dict[str, TrainedModel]):
-    """Another model or number of samples makes another pass; an SDE-Net, whose noise goes by position, shares with nobody."""
+def test_only_similar_requests_share_a_batch(trained: dict[str, TrainedModel]):
+    """Another model or number of samples needs another batch; an SDE-Net draws noise by position and never shares."""
     app = create_app([trained["lt"], trained["node"], trained["sde"]])
     raw = images(1)
     requests = [predict_request("lt", raw), predict_request("node", raw), predict_request("lt", raw, samples=3)]
     requests += [predict_request("lt", raw), predict_request("sde", raw), predict_request("sde", raw)]
-    answers = asked(app, [*requests, starting(app, 6)])[:6]
+    answers = send_all(app, [*requests, starting(app, 6)])[:6]
     app.state.service.stop()
     assert [answer.status_code for answer in answers] == [200] * 6
     assert batches_of(app, "lt") == (2, 3)
@@ -84,7 +85,7 @@ def test_only_like_requests_share(trained: dict[str, TrainedModel]):
 
 
 def test_over_the_limit_the_answer_is_503_at_once(trained: dict[str, TrainedModel]):
-    """While the worker stands still, three wait and twenty are refused within a second; then the three are answered."""
+    """While the worker is stopped, three requests wait and twenty are refused within a second; then the three are answered."""
     app = create_app([trained["lt"]], Limits(max_queue=3))
     raw = images(1)
     took: list[float] = []
@@ -99,7 +100,7 @@ def test_over_the_limit_the_answer_is_503_at_once(trained: dict[str, TrainedMode
             app.state.service.start()
         return answer
 
-    answers = asked(app, [predict_request("lt", raw)] * 3 + [late] * 20)
+    answers = send_all(app, [predict_request("lt", raw)] * 3 + [late] * 20)
     app.state.service.stop()
     assert [answer.status_code for answer in answers] == [200] * 3 + [503] * 20
     assert max(took) < 1.0
@@ -108,10 +109,10 @@ def test_over_the_limit_the_answer_is_503_at_once(trained: dict[str, TrainedMode
 
 
 def test_a_request_that_waits_too_long_is_answered_504(trained: dict[str, TrainedModel]):
-    """With a worker that never comes, after the limit of 0.3 s; the job left behind is not worked on later."""
+    """Without a worker, the request fails after its limit of 0.3 s, and a worker that starts later skips its job."""
     app = create_app([trained["lt"]], Limits(seconds=0.3))
     began = time.monotonic()
-    (answer,) = asked(app, [predict_request("lt", images(1))])
+    (answer,) = send_all(app, [predict_request("lt", images(1))])
     assert answer.status_code == 504 and answer.json()["error"]["code"] == "timeout"
     assert time.monotonic() - began < 5
     app.state.service.start()
@@ -119,7 +120,7 @@ def test_a_request_that_waits_too_long_is_answered_504(trained: dict[str, Traine
     assert batches_of(app, "lt") == (0, 0)
 
 
-def test_an_application_that_stops_takes_nothing_new(trained: dict[str, TrainedModel]):
+def test_a_stopping_application_accepts_no_requests(trained: dict[str, TrainedModel]):
     app = create_app([trained["lt"]])
     app.state.service.start()
     app.state.service.stop()
@@ -127,11 +128,11 @@ def test_an_application_that_stops_takes_nothing_new(trained: dict[str, TrainedM
     async def with_a_file(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post("/api/trajectory", json={"sample": "digit-3"})
 
-    for answer in asked(app, [predict_request("lt", images(1)), with_a_file]):
+    for answer in send_all(app, [predict_request("lt", images(1)), with_a_file]):
         assert answer.status_code == 503 and answer.json()["error"]["code"] == "stopping"
 
 
-def test_a_pass_splits_its_rows_by_request(trained: dict[str, TrainedModel]):
+def test_a_batch_splits_its_rows_by_request(trained: dict[str, TrainedModel]):
     lt = trained["lt"]
     x = lt.prepare(images(6))
     answers = predict_together(lt, [x[:1], x[1:4], x[4:]], 5)
@@ -139,15 +140,15 @@ def test_a_pass_splits_its_rows_by_request(trained: dict[str, TrainedModel]):
     assert [row for answer in answers for row in answer.rows] == lt.rows_of(lt.predict_inputs(x, 5), x)
 
 
-# -- the queue alone -----------------------------------------------------------------------------------------------------
+# The queue without a server.
 
 
 def double(values: Sequence[int]) -> list[int]:
     return [2 * value for value in values]
 
 
-def test_jobs_of_other_keys_keep_their_turn():
-    """Of the jobs a b a c b a, the passes are aaa, bb, c: whoever is oldest goes first, and like ones come along."""
+def test_jobs_with_other_keys_keep_their_place():
+    """The jobs a b a c b a form the batches aaa, bb, c: the oldest job is first, and jobs with the same key join it."""
     seen: list[list[Any]] = []
     queue = Batcher(8, 0.0, 100)
     futures = [queue.submit(key, lambda values: seen.append(list(values)) or list(values), key, 1, 10) for key in "abacba"]
@@ -157,7 +158,7 @@ def test_jobs_of_other_keys_keep_their_turn():
     assert seen == [list("aaa"), list("bb"), list("c")]
 
 
-def test_one_bad_job_does_not_spoil_the_others():
+def test_one_bad_job_does_not_affect_the_others():
     def work(values: Sequence[int]) -> list[float]:
         return [1 / value for value in values]
 
@@ -171,7 +172,7 @@ def test_one_bad_job_does_not_spoil_the_others():
     queue.stop()
 
 
-def test_work_with_too_few_results_is_an_error_and_the_worker_lives():
+def test_work_with_too_few_results_is_an_error_and_the_worker_continues():
     queue = Batcher(8, 0.0, 100)
     queue.start()
     with pytest.raises(ValueError, match="zip"):
@@ -186,11 +187,11 @@ def test_stopping_finishes_what_was_accepted():
     queue.start()
     queue.stop()
     assert [future.result(0) for future in futures] == [2 * n for n in range(20)]
-    with pytest.raises(StoppedError):
+    with pytest.raises(ApiError, match="shutting down"):
         queue.submit("k", double, 1, 1, 10)
 
 
-def test_cancelled_and_late_jobs_are_not_worked_on():
+def test_cancelled_and_late_jobs_are_skipped():
     queue = Batcher(8, 0.0, 3)
     worked: list[int] = []
 
@@ -199,12 +200,12 @@ def test_cancelled_and_late_jobs_are_not_worked_on():
         return values
 
     left, late, good = queue.submit("k", work, 1, 1, 10), queue.submit("k", work, 2, 1, -1), queue.submit("k", work, 3, 1, 10)
-    with pytest.raises(QueueFullError, match="3 requests"):
+    with pytest.raises(ApiError, match="3 requests"):
         queue.submit("k", work, 4, 1, 10)
     left.cancel()
     queue.start()
     assert good.result(5) == 3
-    with pytest.raises(TooLateError):
+    with pytest.raises(ApiError, match="waited too long"):
         late.result(5)
     with pytest.raises(CancelledError):
         left.result(5)
@@ -213,9 +214,9 @@ def test_cancelled_and_late_jobs_are_not_worked_on():
 
 
 def test_a_first_job_waits_for_others_but_not_for_long():
-    """Two jobs 50 ms apart share a pass under a wait of 5 s that a full pass (2 inputs) ends at once."""
+    """Two jobs 50 ms apart share a batch; the wait of 5 s ends at once because the batch (2 inputs) is full."""
     sizes: list[int] = []
-    queue = Batcher(2, 5.0, 100, observe=lambda key, inputs, jobs: sizes.append(inputs))
+    queue = Batcher(2, 5.0, 100, on_batch=lambda key, inputs: sizes.append(inputs))
     queue.start()
     began = time.monotonic()
     first = queue.submit("k", double, 1, 1, 10)

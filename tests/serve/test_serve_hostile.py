@@ -1,4 +1,4 @@
-"""A corpus of hostile uploads: always a 4xx with a reason, the server answers on, memory stays bounded."""
+"""A corpus of hostile uploads: each gets a 4xx with a reason, the server keeps running, and its memory stays bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def png(width: int, height: int, data: bytes, depth: int = 8, colour: int = 0, more: bytes = b"") -> bytes:
-    """A PNG file whose header says what it likes."""
+    """A PNG file with an arbitrary header."""
     head = struct.pack(">IIBBBBB", width % 2**32, height % 2**32, depth, colour, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", head) + more + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b"")
 
@@ -45,7 +45,7 @@ def saved(format: str, size: tuple[int, int] = (28, 28)) -> bytes:
 
 
 class Exploding:
-    """A pickle that would act when it is loaded."""
+    """A pickle that would run code when it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return exec, ("raise SystemExit('unpickled')",)
@@ -72,7 +72,7 @@ def torch_file() -> bytes:
 
 
 def files() -> dict[str, bytes]:
-    """Contents of uploads that are no image a model could see."""
+    """Contents of uploads that are not valid images."""
     good = {format: saved(format) for format in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")}
     zeros = zlib.compress(bytes(64 * MIB), 9)
     found = {
@@ -131,7 +131,7 @@ FILES = files()
 
 
 def json_bodies() -> Iterator[tuple[str, bytes]]:
-    """Bodies of /api/predict that are no prediction request."""
+    """Bodies of /api/predict that are not valid requests."""
 
     def around(text: str) -> bytes:
         return ('{"model": "lt", "inputs": ' + text + "}").encode()
@@ -182,7 +182,7 @@ PART = b'--xx\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n'
 
 
 def forms() -> dict[str, tuple[dict[str, str], bytes]]:
-    """Forms that are none, or hold something else."""
+    """Bodies that are not valid forms."""
     picture = saved("PNG")
     file = PART % (b"file", b'; filename="a.png"') + picture + b"\r\n"
     end = b"--xx--\r\n"
@@ -232,7 +232,7 @@ def alive(client: Any) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_hostile_file_is_refused(client: Any, name: str):
-    """As a form, with a path for a name, and in base64 for a prediction and a trajectory."""
+    """Sent as a form whose file name is a path, and in base64 for a prediction and a trajectory."""
     data = FILES[name]
     text = base64.b64encode(data).decode()
     refused(client.post("/api/predict", data={"model": "lt"}, files={"file": ("../../etc/passwd\0.png", data)}))
@@ -254,29 +254,29 @@ def test_a_hostile_form_is_refused(client: Any, name: str):
 
 
 def restart_peak() -> None:
-    """Make the system forget the largest memory of this process so far, where it can (Linux)."""
+    """Reset the peak memory of this process, if the system can (Linux)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory() -> int | None:
-    """The largest resident memory since then, in bytes; None where the system does not tell."""
+    """Peak resident memory since the last reset in bytes; None if the system does not report it."""
     status = Path("/proc/self/status")
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status.read_text(), re.MULTILINE) if status.exists() else None
     return int(found[1]) * 1024 if found else None
 
 
-def test_the_server_lives_and_its_memory_is_bounded(client: Any):
-    """The whole corpus: the process keeps less than 100 MiB of it, and nothing in it needs 500 MiB at once.
+def test_the_server_keeps_running_and_its_memory_is_bounded(client: Any):
+    """After the whole corpus, memory has grown by less than 100 MiB, and the peak was below 500 MiB.
 
-    The most that is needed is the copies of the largest picture (16 million pixels in up to 4 channels) beside its file.
+    The peak comes from the copies of the largest image (16 million pixels in up to 4 channels) and its file.
     """
     assert len(FILES) + len(BODIES) + len(FORMS) >= 100
     alive(client)
     before = resident_memory()
     restart_peak()
     if (peak_memory() or 0) > before + 50 * MIB:
-        pytest.skip("this system does not restart the count of the largest memory")
+        pytest.skip("this system cannot reset the peak memory")
     for data in FILES.values():
         refused(client.post("/api/predict", data={"model": "lt"}, files={"file": ("a", data)}))
     for body in BODIES.values():
@@ -286,8 +286,8 @@ def test_the_server_lives_and_its_memory_is_bounded(client: Any):
     assert (peak_memory() or before) - before < 500 * MIB
 
 
-def test_a_cut_file_is_cut(client: Any):
-    """Guards the corpus: what it cuts and breaks is accepted whole."""
+def test_the_complete_files_are_accepted(client: Any):
+    """Guards the corpus: the files that it cuts and breaks are accepted when they are complete."""
     for format in ("PNG", "JPEG", "GIF", "BMP", "WEBP"):
         assert client.post("/api/predict", data={"model": "lt"}, files={"file": ("a", saved(format))}).status_code == 200
     whole = png(28, 28, zlib.compress(bytes(28 * 29)))

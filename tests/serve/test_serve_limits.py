@@ -1,4 +1,4 @@
-"""Limits, token, headers and metrics: each refuses what it should, with a reason, and lets the rest through."""
+"""Limits, token, headers and metrics: requests beyond them are refused with a reason, and all others pass."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 
 from ltnode.serve import Limits, create_app
 from ltnode.serve.guard import SECURITY_HEADERS
-from ltnode.serve.metrics import Counter, Histogram
+from ltnode.serve.metrics import Metrics
 from ltnode.trained import TrainedModel
-from serve.serving import asked, images
+from serve.serving import images, send_all
 
 TINY = Limits(images=2, samples=4, points=3, angles=2, models=1, body_bytes=40_000, pixels=900, held_bytes=60_000)
 IMAGE = images(1)[0].mul(255).round().int().tolist()
@@ -35,7 +35,7 @@ def one(app: Any, method: str, path: str, **arguments: Any) -> httpx.Response:
     async def request(client: httpx.AsyncClient) -> httpx.Response:
         return await client.request(method, path, **arguments)
 
-    return asked(app, [request])[0]
+    return send_all(app, [request])[0]
 
 
 def picture(width: int, height: int) -> bytes:
@@ -61,7 +61,7 @@ def picture(width: int, height: int) -> bytes:
         ),
     ],
 )
-def test_each_limit_lets_its_value_pass_and_refuses_one_more(
+def test_each_limit_accepts_its_value_and_refuses_one_more(
     tiny: Any, path: str, allowed: dict[str, Any], refused: dict[str, Any], words: str
 ):
     samples = {} if "samples" in allowed else {"samples": 4}
@@ -89,7 +89,7 @@ def test_limits_of_a_curve(tiny: Any):
 
 
 def test_a_body_is_refused_by_its_declared_length_and_while_it_arrives(tiny: Any):
-    """Declared: before a byte is read. In chunks of 10,000 without a length: after the fifth of a thousand."""
+    """A declared length is refused before a byte is read, and a stream of 10,000-byte chunks after the fifth of a thousand."""
     declared = one(tiny, "POST", "/api/predict", content=b" " * 40_001, headers={"content-type": "application/json"})
     assert declared.status_code == 413 and "40,000 bytes" in declared.json()["error"]["reason"]
     sent = 0
@@ -105,16 +105,16 @@ def test_a_body_is_refused_by_its_declared_length_and_while_it_arrives(tiny: Any
     assert sent <= 6
 
 
-def test_a_body_of_too_many_lists_is_refused_before_it_is_parsed(tiny: Any, monkeypatch: pytest.MonkeyPatch):
-    """Parsing makes objects that are many times larger than their bytes; counting brackets and commas makes none."""
-    monkeypatch.setattr("ltnode.serve.reader.parse", lambda *_: pytest.fail("it was parsed"))
+def test_a_body_with_too_many_brackets_is_refused_before_it_is_parsed(tiny: Any, monkeypatch: pytest.MonkeyPatch):
+    """Parsing creates objects that are many times larger than the body; counting brackets and commas creates none."""
+    monkeypatch.setattr("ltnode.serve.parsing.parse_json", lambda *_: pytest.fail("it was parsed"))
     for body in (b"[" * 5000, b"[" + b"1," * 15_000, b"{" * 500):
         answer = one(tiny, "POST", "/api/predict", content=body, headers={"content-type": "application/json"})
-        assert answer.status_code == 422 and "no request that this server takes" in answer.json()["error"]["reason"]
+        assert answer.status_code == 422 and "send fewer or smaller arrays" in answer.json()["error"]["reason"]
 
 
 def test_all_bodies_together_are_bounded(tiny: Any):
-    """Three slow bodies of 30,000 bytes exceed the 60,000 that the server holds: at least one is told to come again."""
+    """Three slow bodies of 30,000 bytes exceed the limit of 60,000 for all bodies: at least one is told to try again."""
 
     def slow() -> Any:
         async def parts() -> AsyncIterator[bytes]:
@@ -127,13 +127,13 @@ def test_all_bodies_together_are_bounded(tiny: Any):
 
         return request
 
-    codes = [answer.status_code for answer in asked(tiny, [slow() for _ in range(3)])]
-    assert 503 in codes and set(codes) <= {400, 503}  # blanks alone are no JSON
+    codes = [answer.status_code for answer in send_all(tiny, [slow() for _ in range(3)])]
+    assert 503 in codes and set(codes) <= {400, 503}  # a body of spaces is not JSON
     assert one(tiny, "POST", "/api/predict", json={"model": "lt", "inputs": [IMAGE], "samples": 1}).status_code == 200
 
 
 def sent_by(app: Any, messages: list[dict[str, Any]], then: float = 30.0) -> list[dict[str, Any]]:
-    """What an application sends to a client that sends these parts of a body and then nothing."""
+    """Messages of an application to a client that sends these parts of a body and then waits."""
 
     async def run() -> list[dict[str, Any]]:
         sent: list[dict[str, Any]] = []
@@ -162,14 +162,14 @@ def test_a_body_that_does_not_arrive_is_answered_408(trained: dict[str, TrainedM
     assert sent[0]["status"] == 408
 
 
-def test_a_client_that_leaves_is_no_mistake_of_the_server(trained: dict[str, TrainedModel], caplog: Any):
+def test_a_client_that_disconnects_is_not_logged_as_an_error(trained: dict[str, TrainedModel], caplog: Any):
     app = create_app([trained["lt"]])
     with caplog.at_level(logging.WARNING, logger="ltnode.serve"):
         sent_by(app, [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
     assert caplog.text == ""
 
 
-def test_the_token_guards_the_interface_and_nothing_else(trained: dict[str, TrainedModel]):
+def test_the_token_protects_the_api_and_nothing_else(trained: dict[str, TrainedModel]):
     app = create_app([trained["lt"]], token="s3cret")
     right = {"authorization": "Bearer s3cret"}
     assert one(app, "GET", "/api/models", headers=right).status_code == 200
@@ -189,7 +189,7 @@ def test_the_token_guards_the_interface_and_nothing_else(trained: dict[str, Trai
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/", "/api/models", "/nowhere", "/metrics"])
-def test_every_answer_carries_safe_headers(tiny: Any, path: str):
+def test_every_answer_has_security_headers(tiny: Any, path: str):
     headers = one(tiny, "GET", path).headers
     for name, value in SECURITY_HEADERS.items():
         assert headers[name] == value
@@ -226,7 +226,7 @@ def test_wrong_paths_and_methods_are_answered_in_json(tiny: Any, method: str, pa
 
 
 def test_no_traceback_reaches_a_client(trained: dict[str, TrainedModel], monkeypatch: pytest.MonkeyPatch, caplog: Any):
-    """An error nobody foresaw, in the worker and in a handler: 500 without a word of it; the log has it."""
+    """An unexpected error in the worker or in a handler gives a 500 without details, which are in the log."""
     app = create_app([trained["lt"]])
     app.state.service.start()
 
@@ -236,7 +236,7 @@ def test_no_traceback_reaches_a_client(trained: dict[str, TrainedModel], monkeyp
     with caplog.at_level(logging.ERROR, logger="ltnode.serve"):
         monkeypatch.setattr("ltnode.serve.service.predict_together", broken)
         in_worker = one(app, "POST", "/api/predict", json={"inputs": [IMAGE]})
-        monkeypatch.setattr("ltnode.serve.reader.parse", broken)
+        monkeypatch.setattr("ltnode.serve.parsing.parse_json", broken)
         in_handler = one(app, "POST", "/api/predict", json={"inputs": [IMAGE]})
     app.state.service.stop()
     for answer in (in_worker, in_handler):
@@ -262,25 +262,27 @@ def test_metrics_count_requests_by_route_and_status(trained: dict[str, TrainedMo
     assert 'ltnode_request_seconds_count{path="/api/predict"} 4' in text
     assert 'ltnode_batch_inputs_sum{model="lt"} 3' in text
     assert "ltnode_queue_length 0" in text
-    memory = re.search(r"^process_resident_memory_bytes (\d+)$", text, re.MULTILINE)
-    assert memory and 10**7 < int(memory[1]) < 10**11
+    memory = re.search(r"^process_resident_memory_bytes (\S+)$", text, re.MULTILINE)
+    assert memory and 10**7 < float(memory[1]) < 10**11
 
 
 def test_a_histogram_is_cumulative_and_a_label_is_escaped():
-    """The text format by hand: bounds include their value, +Inf holds everything; quotes and backslashes are escaped."""
-    histogram = Histogram("h", "Text.", (1, 2.5), ("who",))
-    for value in (1, 2, 2.5, 9):
-        histogram.observe(value, 'a"\\b')
-    assert histogram.lines() == [
-        "# HELP h Text.",
-        "# TYPE h histogram",
-        'h_bucket{who="a\\"\\\\b",le="1"} 1',
-        'h_bucket{who="a\\"\\\\b",le="2.5"} 3',
-        'h_bucket{who="a\\"\\\\b",le="+Inf"} 4',
-        'h_sum{who="a\\"\\\\b"} 14.5',
-        'h_count{who="a\\"\\\\b"} 4',
+    """A bucket includes its bound, +Inf counts every value, and quotes and backslashes are escaped."""
+    metrics = Metrics(lambda: 0)
+    for value in (1, 2, 4, 500):
+        metrics.batches.labels('a"\\b').observe(value)
+    found = [line for line in metrics.text().splitlines() if line.startswith("ltnode_batch_inputs_") and "created" not in line]
+    counts = {"1.0": 1, "2.0": 2, "4.0": 3, "8.0": 3, "16.0": 3, "32.0": 3, "64.0": 3, "128.0": 3, "+Inf": 4}
+    label = 'model="a\\"\\\\b"'
+    assert found == [
+        *(f'ltnode_batch_inputs_bucket{{le="{bound}",{label}}} {count}.0' for bound, count in counts.items()),
+        f"ltnode_batch_inputs_count{{{label}}} 4.0",
+        f"ltnode_batch_inputs_sum{{{label}}} 507.0",
     ]
-    counter = Counter("c", "Text.")
-    assert counter.lines()[-1] == "c 0"
-    counter.add()
-    assert counter.lines()[-1] == "c 1"
+
+
+def test_two_applications_in_one_process_count_separately(trained: dict[str, TrainedModel]):
+    first, second = create_app([trained["lt"]]), create_app([trained["lt"]])
+    one(first, "GET", "/healthz")
+    assert 'path="/healthz"' in first.state.service.metrics.text()
+    assert 'path="/healthz"' not in second.state.service.metrics.text()

@@ -1,4 +1,4 @@
-"""Schemathesis against the description: whatever it sends, no 5xx, and every answer is one that the description allows."""
+"""Schemathesis tests the API against its description: no request gives a 5xx, and every answer conforms to the description."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ OPERATIONS = [
 
 @pytest.fixture(scope="module")
 def described() -> Any:
-    """The schema of an application with one small model of each kind; its worker runs."""
+    """The schema of a running application with a classifier and a regression model."""
     app = create_app([classifier("lt"), line()], Limits(samples=5, points=20, angles=5))
     app.state.service.start()
 
     async def without_lifespan(scope: Any, receive: Any, send: Any) -> None:
-        # Schemathesis starts and stops an application around every request; this one runs all the time.
+        # Schemathesis would start and stop the application around every request.
         if scope["type"] != "lifespan":
             await app(scope, receive, send)
             return
@@ -61,7 +61,7 @@ def described() -> Any:
 
 
 def test_every_path_is_described(described: Any):
-    """So a new path must be added to the list, and comes under test."""
+    """A new path must be added to the list, so that it is tested."""
     found = {(operation.ok().method.upper(), operation.ok().path) for operation in described.get_all_operations()}
     assert found == set(OPERATIONS)
 
@@ -71,7 +71,7 @@ SETTINGS = hypothesis.settings(
     derandomize=True,
     database=None,
     deadline=None,
-    phases=[hypothesis.Phase.generate],  # a failing request is short enough to read
+    phases=[hypothesis.Phase.generate],  # shrinking is not needed: a failing request is short
     suppress_health_check=list(HealthCheck),
 )
 
@@ -98,7 +98,7 @@ def test_answers_conform_to_the_description(described: Any, method: str, path: s
 )
 @pytest.mark.filterwarnings("ignore")
 def test_whatever_options_the_description_allows_are_answered(described: Any, path: str, given: dict[str, Any]):
-    """With an input that fits, every option that the description allows gives a 200 that conforms to it."""
+    """With a valid input, all options that the description allows give a 200 that conforms to it."""
     options = described[path]["POST"].as_strategy(generation_mode=schemathesis.GenerationMode.POSITIVE)
 
     @SETTINGS

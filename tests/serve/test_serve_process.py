@@ -1,4 +1,4 @@
-"""The command in a process of its own: address, a warning, and an end that finishes what was accepted."""
+"""``ltnode serve`` as a separate process: its address, its warning, and a shutdown that finishes the accepted requests."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ START_S = 120
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved model of ten classes."""
+    """A saved classifier with ten classes."""
     return ltnode.save(ltnode.build("lt-node", "mnist", seed=0, width=8), tmp_path_factory.mktemp("models") / "small")
 
 
 @contextmanager
 def server(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``ltnode serve`` on a free port: the process and its address."""
+    """Run ``ltnode serve`` on a free port; gives the process and its address."""
     command = [sys.executable, "-m", "ltnode.cli", "serve", *arguments, "--port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
@@ -59,8 +59,8 @@ def server(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.wait()
 
 
-def test_sigterm_finishes_what_was_accepted(folder: Path):
-    """Eight requests of 64 images are under way when SIGTERM comes: all are answered 200, nothing new is taken, exit 0."""
+def test_sigterm_finishes_the_accepted_requests(folder: Path):
+    """SIGTERM during eight requests of 64 images: all are answered 200, no new request is accepted, and the status is 0."""
     body = {"inputs": images(64).mul(255).round().int().tolist(), "samples": 100}
 
     async def ask(process: subprocess.Popen[str], address: str) -> list[Any]:
@@ -70,7 +70,7 @@ def test_sigterm_finishes_what_was_accepted(folder: Path):
             assert page.status_code == 200 and "html" in page.headers["content-type"]
             requests = [asyncio.create_task(client.post("/api/predict", json=body)) for _ in range(8)]
             accepted = 0.0
-            while accepted < 8:  # queued, or in a pass
+            while accepted < 8:  # in the queue or in a batch
                 text = (await client.get("/metrics")).text
                 queued = float(re.findall(r"^ltnode_queue_length (\S+)", text, re.MULTILINE)[0])
                 passed = re.findall(r'^ltnode_batch_inputs_count\{model="small"\} (\S+)', text, re.MULTILINE)
@@ -86,7 +86,7 @@ def test_sigterm_finishes_what_was_accepted(folder: Path):
             httpx.get(f"{address}/healthz")
 
 
-def test_an_interrupt_ends_cleanly_and_the_token_is_asked_for(folder: Path):
+def test_an_interrupt_ends_cleanly_and_the_token_is_required(folder: Path):
     with server(str(folder), "--token", "abc") as (process, address):
         base, _, token = address.partition("/#token=")
         assert token == "abc"
@@ -96,20 +96,20 @@ def test_an_interrupt_ends_cleanly_and_the_token_is_asked_for(folder: Path):
         assert process.wait(30) == 0
 
 
-def test_a_host_that_others_reach_without_a_token_is_warned_about(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_public_host_without_a_token_gives_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch):
     said: dict[str, Any] = {}
     monkeypatch.setattr("ltnode.serve.server.serve", lambda *models, **options: said.update(options))
     runner = CliRunner()
     shown = runner.invoke(make_app(), ["serve", str(folder), "--host", "0.0.0.0"])
-    assert shown.exit_code == 0 and "warning" in shown.output and "--token" in shown.output
+    assert shown.exit_code == 0 and "warning: anyone" in shown.output and "--token" in shown.output
     assert said["host"] == "0.0.0.0"
     for safe in (["--host", "0.0.0.0", "--token", "x"], []):
-        assert "warning: everybody" not in runner.invoke(make_app(), ["serve", str(folder), *safe]).output
+        assert "warning: anyone" not in runner.invoke(make_app(), ["serve", str(folder), *safe]).output
     assert said["host"] == "127.0.0.1"
 
 
 def test_a_folder_of_run_folders_serves_them_all(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Other files and folders beside the runs are passed over; names are those of the folders, in order."""
+    """Other files and folders are ignored; the models have the names of their folders and are sorted."""
     for name in ("b", "a"):
         shutil.copytree(folder, tmp_path / name)
     (tmp_path / "README.md").write_text("words")
@@ -120,7 +120,7 @@ def test_a_folder_of_run_folders_serves_them_all(folder: Path, tmp_path: Path, m
     assert served == ["a", "b"]
 
 
-def test_a_folder_without_a_model_is_one_line(tmp_path: Path):
+def test_a_folder_without_a_model_is_an_error_of_one_line(tmp_path: Path):
     shown = CliRunner().invoke(make_app(), ["serve", str(tmp_path)])
     assert shown.exit_code == 2 and "error:" in shown.output and "Traceback" not in shown.output
 
@@ -131,7 +131,7 @@ def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert shown.exit_code == 2 and "ltnode[serve]" in shown.output and "uvicorn" in shown.output
 
 
-def test_a_port_that_is_taken_or_impossible_is_an_error_with_a_remedy():
+def test_a_port_that_is_in_use_or_invalid_is_an_error_with_a_remedy():
     with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert address_of(taken) == f"http://127.0.0.1:{port}"
@@ -144,7 +144,7 @@ def test_a_port_that_is_taken_or_impossible_is_an_error_with_a_remedy():
         bind("no.such.host.invalid", 0)
 
 
-def test_addresses_of_all_interfaces_are_shown_as_ones_that_open():
+def test_wildcard_addresses_are_shown_as_addresses_that_open():
     with bind("0.0.0.0", 0) as everywhere:
         assert address_of(everywhere).startswith("http://127.0.0.1:")
     if socket.has_ipv6:
@@ -172,7 +172,7 @@ def test_local_hosts(host: str, local: bool):
 
 
 def test_connections_wait_from_the_moment_the_address_is_known():
-    """`bind` listens: a client that connects before the server accepts is not refused."""
+    """`bind` listens, so that a client that connects before the server accepts is not refused."""
     with bind("127.0.0.1", 0) as bound:
         began = time.monotonic()
         with socket.create_connection(bound.getsockname(), timeout=5):

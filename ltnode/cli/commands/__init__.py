@@ -1,1 +1,1 @@
-"""One file per command. A file offers ``register(app)``, which adds its command; nothing else needs to know of it."""
+"""The commands; each module has a function ``register`` that adds its command to the application."""

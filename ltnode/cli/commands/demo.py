@@ -1,11 +1,11 @@
-"""``ltnode demo``: see it work in three minutes."""
+"""``ltnode demo``: train four models on small data and compare their uncertainty."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -26,37 +26,40 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the page, the figures and the runs.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="Of data, weights and end-times.", min=0)] = 0,
-    every: Annotated[bool, typer.Option("--all", help="Train every model of the library, not only the four.")] = False,
-    jobs: Annotated[int | None, typer.Option(help="Models trained at a time; by default 2 on two cores.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the data, weights and end-times.", min=0)] = 0,
+    every: Annotated[bool, typer.Option("--all", help="Train all models of the library instead of four.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Models trained in parallel; by default 2 on two cores.", min=1)] = None,
     steps: Annotated[int, typer.Option(hidden=True, min=1)] = STEPS,
 ) -> None:
-    """Train NODE, Uni-NODE, LT-NODE and ALT-NODE on data with a gap; table, figures and a page, in under three minutes."""
+    """See the library work: uncertainty in a gap of the data.
+
+    Trains NODE, Uni-NODE, LT-NODE and ALT-NODE in under three minutes, and writes a table, figures and a page.
+    """
     models = tuple(MODELS) if every else experiment.DEFAULT_MODELS
     names = f"{len(models)} models" if every else ", ".join(model_title(name) for name in models)
-    time = "several minutes" if every else "about a minute"
-    console.say(f"Training {names} on {POINTS} points with a gap: {time} on two cores.")
+    duration = "several minutes" if every else "about a minute"
+    console.say(f"Training {names} on {POINTS} points with a gap: {duration} on two cores.")
     console.say(experiment.setting_text(steps).replace("`", ""), style="dim")
-    with console.resumable("Run the same command again; the demo begins anew."), _progress(models, steps) as watch:
+    with console.resumable("Run the same command again; the demo starts from the beginning."), _progress(models, steps) as watch:
         result = experiment.run_demo(out, models, seed=seed, steps=steps, jobs=jobs, watch=watch)
     console.table("", experiment.HEADER, [experiment.cells(row) for row in result.rows], words=experiment.WORDS)
     for good, sentence in experiment.verdicts(result.rows):
         console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
-    console.say(f"Done in {result.seconds:.0f} s. Open the page in a browser: {console.page_address(result.page)}")
-    console.say(f"Explore the models just trained: {_program()} serve {(out / 'runs').as_posix()}")
+    console.say(f"Done in {result.seconds:.0f} s. Open the page in a browser: {result.page.resolve().as_uri()}")
+    console.say(f"Explore the trained models: {_program()} serve {(out / 'runs').as_posix()}")
 
 
 def _program() -> str:
-    """How to call this command line from here: by its name where the shell finds it, else by its path."""
+    """The command that starts ltnode from the current folder: its name if the shell finds it, otherwise its path."""
     if shutil.which("ltnode"):
         return "ltnode"
-    called = Path(sys.argv[0])
-    return os.path.relpath(called) if called.name == "ltnode" and called.exists() else f"{sys.executable} -m ltnode.cli"
+    program = Path(sys.argv[0])
+    return os.path.relpath(program) if program.name == "ltnode" and program.exists() else f"{sys.executable} -m ltnode.cli"
 
 
 @contextmanager
-def _progress(models: tuple[str, ...], steps: int) -> Iterator[Watch | None]:
-    """One bar per model on a terminal, nothing elsewhere."""
+def _progress(models: Sequence[str], steps: int) -> Iterator[Watch | None]:
+    """Show one progress bar per model on a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -65,8 +68,4 @@ def _progress(models: tuple[str, ...], steps: int) -> Iterator[Watch | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console.err(), transient=True) as progress:
         tasks = {name: progress.add_task(model_title(name), total=steps) for name in models}
-
-        def watch(name: str, step: int) -> None:
-            progress.update(tasks[name], completed=min(step, steps))
-
-        yield watch
+        yield lambda name, step: progress.update(tasks[name], completed=min(step, steps))

@@ -1,4 +1,4 @@
-"""``ltnode report``: evaluated runs as one page."""
+"""``ltnode report``: show evaluated runs on one page."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ltnode.report import build_report
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("report", epilog=console.example("ltnode report runs/x --out report", "ltnode report runs/* --out report"))(
-        report
-    )
+    examples = console.example("ltnode report runs/x --out report", "ltnode report runs/* --out report")
+    app.command("report", epilog=examples)(report)
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders that were evaluated, or files of results.", metavar="RUNS...")],
-    out: Annotated[Path, typer.Option(help="Folder of the page, the figures and the tables.")] = Path("report"),
+    runs: Annotated[list[Path], typer.Argument(help="Evaluated run folders, or files with their results.", metavar="RUNS...")],
+    out: Annotated[Path, typer.Option(help="Folder for the page, the figures and the tables.")] = Path("report"),
     published: Annotated[
-        Path | None, typer.Option(help="TOML file of the paper's values; by default paper/published.toml where there is one.")
+        Path | None, typer.Option(help="TOML file with the values of the paper; by default paper/published.toml if it exists.")
     ] = None,
 ) -> None:
-    """Make one page of evaluated runs: every figure and table of the paper, with its published values beside ours.
+    """Show evaluated runs on one page, compared with the paper.
 
-    Runs that differ in their seed alone are shown as mean and standard deviation.
+    The page has every figure and table of the paper. Runs that differ only in their seed are shown as mean and standard
+    deviation.
     """
     page = build_report(runs, out, published=published)
     console.say(f"Figures (PDF, SVG) and tables (Markdown, LaTeX, HTML) are in {out}.")
-    console.say(f"Open the page in a browser: {console.page_address(page)}")
+    console.say(f"Open the page in a browser: {page.resolve().as_uri()}")

@@ -1,4 +1,4 @@
-"""``ltnode reproduce``: the paper's experiments, which live beside the package in the folder ``paper`` of a clone."""
+"""``ltnode reproduce``: the experiments of the paper, which are in the folder ``paper`` of a clone of the repository."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ import typer
 from ltnode.cli import console
 from ltnode.errors import ConfigError
 
-CLONE = Path(__file__).resolve().parents[3]
-"""The folder that holds the package: the root of a clone, or site-packages."""
-_HELP = "Repeat the paper's experiments: its settings, its numbers beside ours."
+_ROOT = Path(__file__).resolve().parents[3]
+"""The folder that holds the package: a clone, or site-packages."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of the reproduction, or in an installed package one that says where to find them."""
-    if (CLONE / "paper" / "reproduce" / "command.py").exists():
-        if str(CLONE) not in sys.path:
-            sys.path.append(str(CLONE))
+    """Add the commands of the reproduction in a clone, and elsewhere a command that says where to find them."""
+    if (_ROOT / "paper" / "reproduce" / "command.py").exists():
+        if str(_ROOT) not in sys.path:
+            sys.path.append(str(_ROOT))
         importlib.import_module("paper.reproduce.command").register(app)
-    else:
-        settings = {"allow_extra_args": True, "ignore_unknown_options": True}
-        app.command("reproduce", help=_HELP, context_settings=settings, epilog=console.example("ltnode reproduce --help"))(
-            elsewhere
-        )
+        return
+    any_arguments = {"allow_extra_args": True, "ignore_unknown_options": True}
+    examples = console.example("ltnode reproduce synthetic")
+    app.command("reproduce", context_settings=any_arguments, epilog=examples)(explain)
 
 
-def elsewhere() -> None:
-    """Say that the reproduction is not part of the installed package."""
+def explain() -> None:
+    """Repeat the experiments of the paper (in a clone of the repository only)."""
     raise ConfigError(
-        "the reproduction of the paper is not part of the installed package: clone the repository of ltnode, "
-        "run `make install` there, and use `ltnode reproduce` from the clone"
+        "the installed package does not contain the experiments of the paper: "
+        "clone the repository of ltnode, run `make install` in the clone, and run `.venv/bin/ltnode reproduce` there"
     )

@@ -1,30 +1,22 @@
-// The answer in words, bars and flags.
+// The answer as text, bars and flags.
 
-export function element(name, attributes = {}, ...children) {
-  const node = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "class") node.className = value;
-    else node.setAttribute(key, value);
-  }
-  node.append(...children);
-  return node;
-}
+import { byId, element } from "./page.js";
+
+const SLOTS = 4; // the number of colours
+const MOST_BARS = 12;
+const SCORE_NAMES = { max_probability: "largest probability", entropy: "negative entropy", mutual_information: "negative epistemic part" };
 
 export const fixed = (value, digits = 3) => (Math.abs(value) < 0.5 * 10 ** -digits ? 0 : value).toFixed(digits);
 const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.0005 ? 2 : 1)} %`;
-const share = (value) => `${Number((100 * value).toPrecision(4))} %`;
+const roundPercent = (share) => `${Number((100 * share).toPrecision(4))} %`;
+const byProbability = ({ probs }) => probs.map((_, label) => label).sort((a, b) => probs[b] - probs[a]);
 
-const SLOTS = 4;
-
-// Colours of the leading classes. A class keeps its colour while it stays in the lead, so that moving a slider does not shuffle them.
+// Colours of the leading classes. A class keeps its colour while it leads, so that moving a slider does not swap colours.
 export class Colours {
-  constructor() {
-    this.slots = new Map();
-  }
+  slots = new Map();
 
-  update(probs) {
-    const order = probs.map((_, label) => label).sort((a, b) => probs[b] - probs[a]);
-    const leading = order.slice(0, SLOTS).filter((label, rank) => rank < SLOTS - 1 || probs[label] >= 0.005);
+  update(row) {
+    const leading = byProbability(row).slice(0, SLOTS).filter((label, rank) => rank < SLOTS - 1 || row.probs[label] >= 0.005);
     for (const label of [...this.slots.keys()]) if (!leading.includes(label)) this.slots.delete(label);
     const free = [...Array(SLOTS).keys()].filter((slot) => ![...this.slots.values()].includes(slot));
     for (const label of leading) if (!this.slots.has(label)) this.slots.set(label, free.shift());
@@ -32,43 +24,31 @@ export class Colours {
   }
 
   of(label) {
-    return this.slots.has(label) ? this.slots.get(label) : null;
+    return this.slots.get(label) ?? null;
   }
 }
 
-const badge = (kind, mark, words) => element("span", { class: `badge ${kind}` }, element("span", { "aria-hidden": "true" }, `${mark} `), words);
+const badge = (bad, mark, words) =>
+  element("span", { class: `badge ${bad ? "warn" : "good"}` }, element("span", { "aria-hidden": "true" }, `${mark} `), words);
 
 export function showVerdict(host, row, model) {
   if (row.task === "regression") {
-    const [low, high] = row.interval;
-    host.replaceChildren(
-      element("p", { class: "big" }, fixed(row.mean)),
-      element("div", {}, element("p", { class: "second" }, `between ${fixed(low)} and ${fixed(high)} with probability 90\u00a0%`)),
-    );
+    const [low, high] = row.interval.map((end) => fixed(end));
+    const interval = element("p", { class: "second" }, `between ${low} and ${high} with probability 90\u00a0%`);
+    host.replaceChildren(element("p", { class: "big" }, fixed(row.mean)), element("div", {}, interval));
     return;
   }
-  const order = row.probs.map((_, label) => label).sort((a, b) => row.probs[b] - row.probs[a]);
-  const [, runner] = order;
-  const flags = element("p", { class: "badges" });
-  if (row.ood !== null && row.ood !== undefined) {
-    flags.append(row.ood ? badge("warn", "▲", "Out of distribution") : badge("good", "●", "In distribution"));
-  }
-  if (row.abstain !== null && row.abstain !== undefined) {
-    flags.append(row.abstain ? badge("warn", "◆", "Abstains") : badge("good", "✓", "Answers"));
-  }
-  host.replaceChildren(
-    element("p", { class: row.name.length > 12 ? "big long" : "big" }, row.name),
-    element(
-      "div",
-      {},
-      element("p", { class: "second" }, element("strong", { id: "probability" }, percent(row.probability)), runner === undefined ? "" : `, then ${model.classes[runner]} at ${percent(row.probs[runner])}`),
-      flags,
-    ),
-  );
+  const [, second] = byProbability(row);
+  const badges = element("p", { class: "badges" });
+  if (row.ood !== null) badges.append(row.ood ? badge(true, "▲", "Out of distribution") : badge(false, "●", "In distribution"));
+  if (row.abstain !== null) badges.append(row.abstain ? badge(true, "◆", "Abstains") : badge(false, "✓", "Answers"));
+  const probability = element("p", { class: "second" }, element("strong", { id: "probability" }, percent(row.probability)));
+  if (second !== undefined) probability.append(`, then ${model.classes[second]} at ${percent(row.probs[second])}`);
+  const name = element("p", { class: row.name.length > 12 ? "big long" : "big" }, row.name);
+  host.replaceChildren(name, element("div", {}, probability, badges));
 }
 
-export function showFacts(host, answer, model) {
-  const { prediction: row } = answer;
+export function showFacts(host, { prediction: row, evaluations, times }, model) {
   const facts = [];
   if (row.task === "regression") {
     facts.push(["model std", fixed(row.std), "spread over the end-times"], ["noise std", fixed(row.noise_std), "of the observations"]);
@@ -76,107 +56,61 @@ export function showFacts(host, answer, model) {
     facts.push(["entropy", fixed(row.entropy), `nats, at most ${fixed(Math.log(model.classes.length), 2)}`]);
   }
   if (row.end_time) {
-    const [low, middle, high] = row.end_time;
-    facts.push(["end-time T", middle.toFixed(2), low === high ? "fixed" : `median; 90 % in ${low.toFixed(2)} to ${high.toFixed(2)}`]);
+    const [low, median, high] = row.end_time.map((time) => time.toFixed(2));
+    facts.push(["end-time T", median, low === high ? "fixed" : `median; 90 % in ${low} to ${high}`]);
   }
-  if (answer.evaluations !== undefined) {
-    const count = new Set(answer.times).size;
-    facts.push(["evaluations", String(answer.evaluations), count > 1 ? `of the field, for all ${count} end-times` : "of the field"]);
-  }
-  host.replaceChildren(
-    ...facts.map(([name, value, note]) => element("div", {}, element("dt", {}, name), element("dd", { "data-fact": name }, value), element("dd", { class: "unit" }, note))),
-  );
+  const count = new Set(times).size;
+  facts.push(["evaluations", String(evaluations), count > 1 ? `of the field, for all ${count} end-times` : "of the field"]);
+  const entry = ([name, value, note]) =>
+    element("div", {}, element("dt", {}, name), element("dd", { "data-fact": name }, value), element("dd", { class: "unit" }, note));
+  host.replaceChildren(...facts.map(entry));
 }
 
-export function showBars(host, row, model, colours) {
-  const shown = row.probs.map((_, label) => label);
-  const limit = 12;
-  if (shown.length > limit) shown.sort((a, b) => row.probs[b] - row.probs[a]).splice(limit);
+export function showBars(host, row, { classes }, colours) {
+  const all = classes.map((_, label) => label);
+  const shown = all.length > MOST_BARS ? byProbability(row).slice(0, MOST_BARS) : all;
   const list = element("ul", { class: "bar-list" });
   for (const label of shown) {
     const slot = colours.of(label);
     const bar = element("span", { class: `bar ${slot === null ? "muted" : `s${slot}`}` });
     bar.style.width = `${100 * row.probs[label]}%`;
-    list.append(
-      element(
-        "li",
-        { class: label === row.label ? "first" : "" },
-        element("span", { class: "bar-name" }, model.classes[label]),
-        element("span", { class: "bar-track", "aria-hidden": "true" }, bar),
-        element("span", { class: "bar-value", "data-class": label }, fixed(row.probs[label])),
-      ),
-    );
+    const name = element("span", { class: "bar-name" }, classes[label]);
+    const value = element("span", { class: "bar-value", "data-class": label }, fixed(row.probs[label]));
+    const track = element("span", { class: "bar-track", "aria-hidden": "true" }, bar);
+    list.append(element("li", { class: label === row.label ? "first" : "" }, name, track, value));
   }
   host.replaceChildren(list);
-  if (row.probs.length > limit) {
-    const rest = row.probs.reduce((sum, p, label) => (shown.includes(label) ? sum : sum + p), 0);
-    host.append(element("p", { class: "hint" }, `${row.probs.length - limit} further classes share ${fixed(rest)}.`));
+  if (all.length > shown.length) {
+    const rest = shown.reduce((left, label) => left - row.probs[label], 1);
+    host.append(element("p", { class: "hint" }, `${all.length - shown.length} other classes share ${fixed(rest)}.`));
   }
 }
 
-export function showEntropy(host, row, model) {
-  const most = Math.log(model.classes.length);
-  const threshold = model.operating_point?.entropy_threshold;
-  const track = element("div", { class: "stack", "aria-hidden": "true" });
-  for (const part of ["aleatoric", "epistemic"]) {
-    const piece = element("span", { class: part });
-    piece.style.width = `${Math.min(100, (100 * Math.max(0, row[part])) / most)}%`;
-    track.append(piece);
-  }
-  const ends = element("p", { class: "ends", "aria-hidden": "true" });
-  if (threshold !== undefined && threshold <= most) {
-    const tick = element("span", { class: "threshold" });
-    tick.style.left = `${(100 * threshold) / most}%`;
-    track.append(tick);
-    if (threshold < most / 2) {
-      const word = element("span", { class: "limit" }, "limit");
-      word.style.left = `max(.85rem, ${(100 * threshold) / most}%)`;
-      ends.append(word);
-    }
-  }
-  ends.append(element("span", {}, `${most.toFixed(2)} nats: a guess`));
-  const line = (part, words) =>
-    element("div", {}, element("dt", {}, element("span", { class: `swatch ${part}`, "aria-hidden": "true" }), words), element("dd", { "data-part": part }, fixed(row[part])));
-  host.replaceChildren(
-    track,
-    ends,
-    element("dl", { class: "parts" }, line("aleatoric", "aleatoric"), line("epistemic", "epistemic"), element("div", { class: "sum" }, element("dt", {}, "entropy"), element("dd", { "data-part": "entropy" }, fixed(row.entropy)))),
-  );
+export function showEntropy(host, row, { classes, operating_point: point }) {
+  const most = Math.log(classes.length);
+  const threshold = point?.entropy_threshold ?? Infinity;
+  const width = (value) => `${Math.min(100, (100 * Math.max(0, value)) / most)}%`;
+  for (const part of ["aleatoric", "epistemic"]) host.querySelector(`.stack .${part}`).style.width = width(row[part]);
+  for (const cell of host.querySelectorAll("[data-part]")) cell.textContent = fixed(row[cell.dataset.part]);
+  host.style.setProperty("--threshold", width(threshold));
+  host.querySelector(".threshold").hidden = threshold > most;
+  host.querySelector(".limit").hidden = threshold >= most / 2;
+  byId("most-entropy").textContent = `${most.toFixed(2)} nats: a guess`;
 }
 
-const SCORE_NAMES = { max_probability: "largest probability", entropy: "negative entropy", mutual_information: "negative epistemic part" };
-
-export function showFlags(host, row, model) {
-  const point = model.operating_point;
-  if (!point) {
-    host.replaceChildren(
-      element("p", { class: "hint" }, "No operating point is stored with this run, so nothing says how much uncertainty is too much. Choose one on validation data: ", element("code", {}, "ltnode operating-point RUN"), "."),
-    );
-    return;
-  }
-  const score = SCORE_NAMES[point.ood_score] ?? point.ood_score;
-  host.replaceChildren(
-    element(
-      "ul",
-      { class: "flags" },
-      element(
-        "li",
-        { id: "flag-abstain" },
-        element("strong", {}, row.abstain ? "Abstains. " : "Answers. "),
-        `Entropy ${fixed(row.entropy)} ${row.abstain ? "exceeds" : "is within"} the limit ${fixed(point.entropy_threshold)}, ${row.abstain ? `within which ${share(point.coverage)} of familiar inputs stay` : `as for ${share(point.coverage)} of familiar inputs`}.`,
-      ),
-      element(
-        "li",
-        { id: "flag-ood" },
-        element("strong", {}, row.ood ? "Out of distribution. " : "In distribution. "),
-        `The ${score} ${fixed(row.ood_score)} ${row.ood ? "is below" : "reaches"} the limit ${fixed(point.ood_threshold)}, ${row.ood ? `which ${share(point.ood_keeps)} of familiar inputs reach` : `as for ${share(point.ood_keeps)} of familiar inputs`}.`,
-      ),
-    ),
-    element(
-      "details",
-      {},
-      element("summary", {}, "How the thresholds were chosen"),
-      element("p", { class: "hint" }, `On ${point.data}. The answer is right for ${percent(point.accuracy)} of them, for ${percent(point.accuracy_kept)} of those it does not abstain from.`),
-    ),
-  );
+export function showFlags(host, row, { operating_point: point }) {
+  for (const part of host.children) part.hidden = part.matches(".hint") === Boolean(point);
+  if (!point) return;
+  const flag = (id, verdict, text) => byId(id).replaceChildren(element("strong", {}, `${verdict}. `), text);
+  const [covered, kept] = [point.coverage, point.ood_keeps].map((share) => `${roundPercent(share)} of familiar inputs`);
+  const entropy = `Entropy ${fixed(row.entropy)}`;
+  const entropyLimit = `the limit ${fixed(point.entropy_threshold)}`;
+  const score = `The ${SCORE_NAMES[point.ood_score] ?? point.ood_score} ${fixed(row.ood_score)}`;
+  const scoreLimit = `the limit ${fixed(point.ood_threshold)}`;
+  if (row.abstain) flag("flag-abstain", "Abstains", `${entropy} exceeds ${entropyLimit}, which ${covered} do not exceed.`);
+  else flag("flag-abstain", "Answers", `${entropy} is within ${entropyLimit}, as for ${covered}.`);
+  if (row.ood) flag("flag-ood", "Out of distribution", `${score} is below ${scoreLimit}, which ${kept} reach.`);
+  else flag("flag-ood", "In distribution", `${score} reaches ${scoreLimit}, as for ${kept}.`);
+  const [all, answered] = [point.accuracy, point.accuracy_kept].map(percent);
+  byId("thresholds").textContent = `On ${point.data}. ${all} of all predictions are correct, and ${answered} of those without an abstention.`;
 }

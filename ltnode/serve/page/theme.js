@@ -1,35 +1,21 @@
-// Runs before the first paint, so that a chosen theme does not flash the other one.
+// Runs before the first paint, so that the page does not flash in the other theme.
 "use strict";
 (() => {
-  const root = document.documentElement;
   const system = window.matchMedia("(prefers-color-scheme: dark)");
+  let chosen = null; // If storage is switched off, the choice lasts as long as the page.
+  try {
+    chosen = localStorage.getItem("ltnode-theme");
+  } catch {}
 
-  const read = () => {
-    try {
-      return localStorage.getItem("ltnode-theme");
-    } catch {
-      return null; // storage may be switched off: the choice then lasts as long as the page
-    }
-  };
-  const write = (theme) => {
-    try {
-      localStorage.setItem("ltnode-theme", theme);
-    } catch {
-      // as above
-    }
-  };
-
-  let chosen = read();
-  const current = () => (chosen === "dark" || chosen === "light" ? chosen : system.matches ? "dark" : "light");
+  const current = () => (["dark", "light"].includes(chosen) ? chosen : system.matches ? "dark" : "light");
+  const opposite = () => (current() === "dark" ? "light" : "dark");
 
   const apply = () => {
-    root.dataset.theme = current();
+    document.documentElement.dataset.theme = current();
     const button = document.getElementById("theme");
-    if (button) {
-      const other = current() === "dark" ? "light" : "dark";
-      button.setAttribute("aria-label", `Switch to the ${other} theme`);
-      button.querySelector(".theme-word").textContent = other === "dark" ? "Dark" : "Light";
-    }
+    if (!button) return;
+    button.setAttribute("aria-label", `Switch to the ${opposite()} theme`);
+    button.querySelector(".theme-word").textContent = opposite() === "dark" ? "Dark" : "Light";
   };
 
   apply();
@@ -37,9 +23,11 @@
   document.addEventListener("DOMContentLoaded", () => {
     apply();
     document.getElementById("theme").addEventListener("click", () => {
-      chosen = current() === "dark" ? "light" : "dark";
-      write(chosen);
+      chosen = opposite();
       apply();
+      try {
+        localStorage.setItem("ltnode-theme", chosen);
+      } catch {}
     });
   });
 })();
