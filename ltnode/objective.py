@@ -63,15 +63,19 @@ def time_weights(log_q: Float[Tensor, "S *batch"], weighting: Weighting, width: 
             return torch.softmax(log_q.exp(), dim=0)
 
 
+LOGGED_PARTS = ("loss", "expected_log_likelihood", "kl")
+"""Names of the `LossParts` that a training step reports."""
+
+
 @dataclass(frozen=True)
 class LossParts:
-    """The pieces of one loss, for logs and tests.
+    """The parts of one loss.
 
     Attributes:
         loss: What training minimises, per data point.
         expected_log_likelihood: ``(1/B) sum_i sum_s w_s log p(y_i | T_s, x_i)``.
         kl: KL(q || p); the mean over the batch where every input has its own T.
-        kl_weight: Its weight kappa.
+        kl_weight: Weight kappa of the KL.
         times: The end-times used, (S,) or (S, B).
     """
 
@@ -80,6 +84,15 @@ class LossParts:
     kl: Tensor
     kl_weight: float
     times: Tensor
+
+    def logged(self) -> dict[str, Tensor]:
+        """Return the parts that a training step reports, by name."""
+        return {name: getattr(self, name) for name in LOGGED_PARTS}
+
+    def detached(self) -> LossParts:
+        """Return the parts without their graph, which must not be copied, pickled or kept alive with a model."""
+        loss, expected, kl = (part.detach() for part in self.logged().values())
+        return LossParts(loss, expected, kl, self.kl_weight, self.times)
 
 
 def negative_elbo(

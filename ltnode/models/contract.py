@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -15,9 +15,6 @@ from ltnode.models.prediction import Prediction
 from ltnode.objective import LossParts
 from ltnode.ode import Stats
 from ltnode.typing import Tensor
-
-if TYPE_CHECKING:
-    from ltnode.models.latent_time import LatentTimeODE
 
 Task = Literal["classification", "regression"]
 Draw = Literal["quantile", "random"]
@@ -68,38 +65,6 @@ class Model(nn.Module, ABC):
     def training_times(self, batch: int, seed: int, step: int, indices: Tensor | None = None) -> Tensor | None:
         """End-times of a training step as a function of (seed, step[, sample index]) alone; None if the model has none."""
         return None
-
-    def solving_part(self) -> LatentTimeODE | None:
-        """The part whose outputs at the end-times of a step give the loss by `objective_parts`; None where there is none.
-
-        Such a step can be recorded: its solve replays a kept grid, and all else is the same sequence of operations.
-        """
-        return None
-
-    def objective_parts(
-        self,
-        x: Tensor,
-        y: Tensor,
-        times: Tensor,
-        outputs: Tensor,
-        n_data: int | None,
-        posterior: tuple[Tensor | None, Tensor | None] | None = None,
-    ) -> LossParts:
-        """The loss from the outputs (S, B, ...) of the `solving_part`; reads no values.
-
-        Args:
-            x: Inputs.
-            y: Targets.
-            times: Training times, (S,) or (S, B).
-            outputs: At these times.
-            n_data: Number of training points.
-            posterior: `LatentTimeODE.posterior_terms` where they are known already.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no part that solves to end-times")
-
-    def running_statistics(self) -> list[Tensor]:
-        """Buffers that a loss in train mode moves: an update that is masked must leave them as they were, too."""
-        return []
 
     def after_step(self) -> None:
         """Put parameters back into their valid range; called after every optimiser step."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal
+from abc import abstractmethod
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -33,7 +33,48 @@ from ltnode.typing import Float, Tensor
 _CALIBRATION_SAMPLES = 512
 
 
-class LatentTimeODE(Model):
+class PosteriorTerms(NamedTuple):
+    """What a posterior over the end-time contributes to a loss; both None without a learnt posterior.
+
+    Attributes:
+        log_q: Log-densities of the training times, (S,) or (S, B).
+        kl: KL(q || p), 0-dim or (B,).
+    """
+
+    log_q: Tensor | None = None
+    kl: Tensor | None = None
+
+
+class EndTimeModel(Model):
+    """A model whose loss follows from the outputs of one ODE solve at the end-times of a training step.
+
+    Such a step can be captured as a CUDA graph: the solve replays the training grid, and the remaining operations do not depend
+    on values.
+    """
+
+    @property
+    @abstractmethod
+    def solving_network(self) -> LatentTimeODE:
+        """The network whose outputs enter `compose_loss`."""
+
+    @abstractmethod
+    def compose_loss(self, outputs: Tensor, y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None) -> LossParts:
+        """Compose the loss without reading any value on the host; eager and captured steps share it.
+
+        Args:
+            outputs: Outputs (S, B, ...) of the `solving_network` at the training times.
+            y: Targets.
+            times: Training times, (S,) or (S, B).
+            posterior: `LatentTimeODE.posterior_terms` at these times.
+            n_data: Number of training points.
+        """
+
+    def running_statistics(self) -> list[Tensor]:
+        """Return the buffers that a loss in train mode updates; a masked update must leave them unchanged, too."""
+        return []
+
+
+class LatentTimeODE(EndTimeModel):
     """``x -> stem -> h(0) -> ODE -> h(T_1..T_S) -> head -> S predictions``, with a distribution over T.
 
     Args:
@@ -126,7 +167,6 @@ class LatentTimeODE(Model):
             clip_last=o.clip_last,
             max_steps=o.max_steps,
             replayer=run.replayer(self.field, h, times, o) if isinstance(grid, TrainingGrid) else None,
-            trial_step=run.trial_step(self.field, h, o) if steps == "adaptive" else None,
         )
 
     def _training_grid(self) -> TrainingGrid | list[float] | None:
@@ -163,45 +203,33 @@ class LatentTimeODE(Model):
         self.solve_stats = solution.stats
         outputs = self.outputs_at(solution.states)
         self.check_labels(y, outputs.shape[-1])
-        parts = self.objective_parts(x, y, times, outputs, n_data)
-        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
-        self.loss_parts = replace(parts, loss=parts.loss.detach())
+        parts = self.compose_loss(outputs, y, times, self.posterior_terms(x, times), n_data)
+        self.loss_parts = parts.detached()
         return parts.loss
 
-    def posterior_terms(self, x: Tensor, times: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Log-densities of the training times and KL(q || p); None for both without a learnt posterior."""
+    def posterior_terms(self, x: Tensor, times: Tensor) -> PosteriorTerms:
+        """Compute what the posterior of the inputs contributes to the loss."""
         if not self.end_time.learnable:
-            return None, None
+            return PosteriorTerms()
         distribution = self.end_time(x if self.end_time.amortized else None)
-        return distribution.log_prob(times.to(x.dtype)), distribution.kl()
+        return PosteriorTerms(distribution.log_prob(times.to(x.dtype)), distribution.kl())
 
-    def solving_part(self) -> LatentTimeODE:
+    @property
+    def solving_network(self) -> LatentTimeODE:
         """The model itself."""
         return self
 
-    def objective_parts(
-        self,
-        x: Tensor,
-        y: Tensor,
-        times: Tensor,
-        outputs: Tensor,
-        n_data: int | None,
-        posterior: tuple[Tensor | None, Tensor | None] | None = None,
+    def compose_loss(
+        self, outputs: Float[Tensor, "S B C"], y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None
     ) -> LossParts:
-        """The objective from the members' outputs (S, B, C) at the training times; see `Model.objective_parts`."""
-        log_q, kl = self.posterior_terms(x, times) if posterior is None else posterior
-        per_input = self.end_time.amortized
-        kl_weight = 0.0 if kl is None else resolve_kl_weight(self.objective.kl_weight, n_data, per_input)
+        """Compose the negative evidence lower bound; see `EndTimeModel.compose_loss`."""
+        kl_weight = 0.0
+        if posterior.kl is not None:
+            kl_weight = resolve_kl_weight(self.objective.kl_weight, n_data, self.end_time.amortized)
         low, high = self.end_time.window
-        return negative_elbo(
-            self.likelihood.log_prob(outputs, y),
-            times,
-            log_q,
-            kl,
-            Weighting.parse(self.objective.weighting),
-            kl_weight,
-            high - low,
-        )
+        weighting = Weighting.parse(self.objective.weighting)
+        log_likelihood = self.likelihood.log_prob(outputs, y)
+        return negative_elbo(log_likelihood, times, posterior.log_q, posterior.kl, weighting, kl_weight, high - low)
 
     def _drawn_times(self, x: Tensor) -> Tensor:
         o, batch = self.objective, x.shape[0] if self.end_time.amortized else None

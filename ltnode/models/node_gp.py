@@ -7,7 +7,7 @@ Srijith, "Improving Robustness and Uncertainty Modelling in Neural Ordinary Diff
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,8 @@ from torch import nn
 from ltnode.checks import checked_count
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError, missing_extra, unknown_name
-from ltnode.models.contract import Draw, Model, Steps, Task, check_input
-from ltnode.models.latent_time import LatentTimeODE
+from ltnode.models.contract import Draw, Steps, Task, check_input
+from ltnode.models.latent_time import EndTimeModel, LatentTimeODE, PosteriorTerms
 from ltnode.models.modes import evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
@@ -93,7 +93,7 @@ class RunningBounds(nn.Module):
         self.batches.add_(1)
 
 
-class NodeGP(Model):
+class NodeGP(EndTimeModel):
     """``x -> stem -> ODE to T = 1 -> head -> F features -> F one-dimensional GPs -> linear mixing -> logits or mean``.
 
     Training minimises the negative evidence lower bound per data point,
@@ -190,13 +190,12 @@ class NodeGP(Model):
             raise InputError("the bound of a NODE-GP needs n_data, the number of training points: its KL counts once for all")
         self.check_labels(y, self.mixing.out_features)
         features, self.solve_stats = self._features(x, "training")
-        parts = self.objective_parts(x, y, x.new_tensor([_END_TIME]), features, n_data)
-        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
-        pieces = {name: getattr(parts, name).detach() for name in ("loss", "expected_log_likelihood", "kl")}
-        self.loss_parts = replace(parts, **pieces)
+        parts = self.compose_loss(features, y, x.new_tensor([_END_TIME]), PosteriorTerms(), n_data)
+        self.loss_parts = parts.detached()
         return parts.loss
 
-    def solving_part(self) -> LatentTimeODE:
+    @property
+    def solving_network(self) -> LatentTimeODE:
         """The network of features."""
         return self.backbone
 
@@ -204,19 +203,13 @@ class NodeGP(Model):
         """The bounds of the features."""
         return [self.bounds.low, self.bounds.high, self.bounds.batches]
 
-    def objective_parts(
-        self,
-        x: Tensor,
-        y: Tensor,
-        times: Tensor,
-        outputs: Tensor,
-        n_data: int | None,
-        posterior: tuple[Tensor | None, Tensor | None] | None = None,
+    def compose_loss(
+        self, outputs: Float[Tensor, "1 B F"], y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None
     ) -> LossParts:
-        """The negative bound from the features (1, B, F); see `Model.objective_parts`. The end-time has no posterior."""
+        """Compose the negative bound from the features; see `EndTimeModel.compose_loss`. The end-time has no posterior."""
         assert n_data is not None
         mean, variance = self._marginals_at(outputs[0])
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(outputs.device.type, enabled=False):
             expected = self._expected_log_likelihood(mean, variance, y)
             kl, log_prior = self.processes.kl(), self.processes.log_prior()
             weight = 1.0 / checked_count("n_data", n_data)
