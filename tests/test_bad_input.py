@@ -91,7 +91,7 @@ BUILDING: list[Mistake] = [
     ("tiny images", lambda: build("node", InputSpec((1, 4, 4), "classification", 2)), InputError, ("4x4", "8x8")),
     ("shape of the inputs", lambda: InputSpec((3, 8), "regression"), InputError, ("(3, 8)", "(C, H, W)")),
     ("shape as a number", lambda: InputSpec(3, "regression"), InputError, ("not 3", "(D,)")),
-    ("one class", lambda: InputSpec((3,), "classification", 1), InputError, ("n_classes >= 2", "not 1")),
+    ("one class", lambda: InputSpec((3,), "classification", 1), InputError, ("n_classes must be >= 2", "not 1")),
     ("classes of a regression", lambda: InputSpec((3,), "regression", 5), InputError, ("n_classes", "None", "not 5")),
     ("task of the inputs", lambda: InputSpec((3,), "classify", 2), InputError, ("'classify'", "'classification'")),
     (
