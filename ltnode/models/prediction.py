@@ -1,4 +1,4 @@
-"""What a prediction is: the members at the sampled end-times, their average, and the uncertainty split in two."""
+"""A prediction: the members at the sampled end-times, their average, and the decomposition of its uncertainty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Prediction:
         task: "classification" or "regression".
         outputs: (S, B, C) logits, or (S, B, 1) means, of every member.
         times: (S,), or (S, B) where each input has its own end-times.
-        stats: Work of the solve behind it, of all passes for models with several; None for models without one.
+        stats: Work of the solve, summed over all passes; None for models without a solve.
         noise: Standard deviation of the observation noise, 0-dim; None for classification.
     """
 
@@ -56,7 +56,7 @@ class Prediction:
 
     @property
     def log_probs(self) -> Float[Tensor, "B C"]:
-        """Logarithm of the averaged probabilities, by log-mean-exp so that saturated members keep their gradient."""
+        """Logarithm of the averaged probabilities, by log-mean-exp, so that saturated members keep their gradient."""
         self._require("classification", "log_probs")
         return torch.logsumexp(torch.log_softmax(self.outputs, dim=-1), dim=0) - math.log(self.outputs.shape[0])
 
@@ -79,7 +79,7 @@ class Prediction:
 
     @property
     def std(self) -> Float[Tensor, "B"]:
-        """Standard deviation of the members (population form); observation noise is not in it."""
+        """Standard deviation of the members (population form), without observation noise."""
         self._require("regression", "std")
         return self.member_means.std(dim=0, correction=0)
 
@@ -97,7 +97,7 @@ class Prediction:
 
     @property
     def aleatoric(self) -> Float[Tensor, "B"]:
-        """Expected entropy of the members in nats; for regression the noise variance."""
+        """Expected entropy of the members in nats; the noise variance for regression."""
         if self.task == "regression":
             return self.noise_std.square().expand(self.outputs.shape[1])
         log_p = torch.log_softmax(self.outputs, dim=-1)
@@ -105,14 +105,14 @@ class Prediction:
 
     @property
     def epistemic(self) -> Float[Tensor, "B"]:
-        """Mutual information between label and end-time in nats; for regression the variance of the members."""
+        """Mutual information between label and end-time in nats; the variance of the members for regression."""
         if self.task == "regression":
             return self.std.square()
         return (self.entropy - self.aleatoric).clamp_min(0.0)
 
     @property
     def entropy(self) -> Float[Tensor, "B"]:
-        """Entropy of the averaged prediction in nats; for regression of the moment-matched Gaussian."""
+        """Entropy of the averaged prediction in nats; that of the moment-matched Gaussian for regression."""
         if self.task == "regression":
             variance = (self.epistemic + self.aleatoric).clamp_min(_VARIANCE_FLOOR)
             return 0.5 * torch.log(2 * math.pi * math.e * variance)

@@ -326,7 +326,7 @@ def test_a_wrong_part_is_named_as_without_acceleration(emulated: EmulatedCapture
     """An error that the eager step has as well comes from there, in its own words."""
     model = watched_model()
     model.head = nn.Linear(5, 1)
-    with pytest.raises(ltnode.InputError, match="the head does not take a batch"):
+    with pytest.raises(ltnode.InputError, match="the head does not accept a batch"):
         ltnode.fit(model, tiny_data(), own_config())
 
 
