@@ -69,7 +69,7 @@ def parameters_of(model: ltnode.LatentTimeODE) -> Parameters:
 
 
 def problem_of(model: ltnode.LatentTimeODE, x: torch.Tensor, y: torch.Tensor, times: torch.Tensor, n_data: int) -> Problem:
-    """The batch, and what the posterior of the torch model contributes to `LatentTimeODE.objective_parts`."""
+    """The batch, and what the posterior of the torch model contributes to `LatentTimeODE.compose_loss`."""
     import torch
 
     from ltnode.objective import Weighting, resolve_kl_weight, time_weights
@@ -135,7 +135,7 @@ class Solved(NamedTuple):
 
 
 def loss_of(p: Parameters, problem: Problem, adjoint: Any, controller: Any) -> tuple[Array, Solved]:
-    """The negative evidence lower bound per data point: `LatentTimeODE.objective_parts` after one solve."""
+    """The negative evidence lower bound per data point: `LatentTimeODE.compose_loss` after one solve."""
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),
         diffrax.Dopri5(),

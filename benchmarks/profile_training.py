@@ -13,7 +13,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from training import graph_step, milliseconds, synthetic_batch
 
-from ltnode.training.batches import Batch
+from ltnode.models.step import Batch
 
 REPLAYS = 20
 
@@ -23,7 +23,7 @@ def profiled_step(name: str, shapes: str, steps: int | None, precision: str) -> 
     edges = None if steps is None else [3.0 * m / steps for m in range(steps + 1)]
     step = graph_step(name, shapes, precision, True, edges, {})
     x, y = synthetic_batch(step.model.spec["input"], 256, "cuda")
-    step(Batch(x, y, torch.arange(256, device="cuda"), 0, 0, 1.0))
+    step(Batch(x, y, torch.arange(256, device="cuda"), 0))
     graph = next(iter(step._graphs.values())).graph
     total = milliseconds(graph.replay, 50)
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as record:

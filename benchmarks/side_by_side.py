@@ -18,7 +18,7 @@ import torch
 from training import graph_step, synthetic_batch
 
 from ltnode.accelerate.graph_step import GraphStep
-from ltnode.training.batches import Batch
+from ltnode.models.step import Batch
 from ltnode.training.concurrent import widen_card_queues
 from ltnode.training.provenance import source_state
 
@@ -46,7 +46,7 @@ def captured_runs(count: int) -> list[Run]:
         with torch.cuda.stream(stream):
             step = graph_step("lt-node", "cifar10", "bf16", True, [0.0, 3.0], {}, count)
             x, y = synthetic_batch(step.model.spec["input"], 256, "cuda")
-            step(Batch(x, y, torch.arange(256, device="cuda"), 0, 0, 1.0))
+            step(Batch(x, y, torch.arange(256, device="cuda"), 0))
             runs.append(Run(stream, next(iter(step._graphs.values())).graph, step))
     torch.cuda.synchronize()
     return runs

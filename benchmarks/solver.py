@@ -64,7 +64,8 @@ class Way:
 
     def step(self, x: torch.Tensor, y: torch.Tensor, times: torch.Tensor) -> None:
         states = self._states(self.model.initial_state(x), times)
-        loss = self.model.objective_parts(x, y, times, self.model.outputs_at(states), BATCH).loss
+        posterior = self.model.posterior_terms(x, times)
+        loss = self.model.compose_loss(self.model.outputs_at(states), y, times, posterior, BATCH).loss
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()

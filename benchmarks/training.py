@@ -32,12 +32,13 @@ import ltnode
 from ltnode.accelerate.graph_step import GraphStep
 from ltnode.accelerate.recorder import CaptureError
 from ltnode.models import execution
+from ltnode.models.step import Batch, StepSettings
 from ltnode.training import TrainConfig
-from ltnode.training.batches import Batch
 from ltnode.training.concurrent import widen_card_queues
 from ltnode.training.provenance import source_state
 from ltnode.training.step import make_optimizers
 
+CONFIG = TrainConfig(optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4)
 FIVE_STEPS = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
 MOST_SECONDS_SIDE_BY_SIDE = 60
 MOST_SECONDS_DIFFRAX = 150
@@ -100,14 +101,14 @@ def graph_step(
     fused: bool,
     edges: list[float] | None,
     options: dict[str, Any],
-    side_by_side: int = 1,
+    concurrent_runs: int = 1,
 ) -> GraphStep:
     model = ltnode.build(name, data, seed=0, **options).to("cuda").train()
-    config = TrainConfig(model=name, data=data, optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4, precision=precision)
-    step = GraphStep(model, make_optimizers(model, config), config, 50_000, fused, side_by_side)
+    settings = StepSettings(precision, n_data=50_000)
+    step = GraphStep(model, make_optimizers(model, CONFIG), settings, fused, concurrent_runs)
     if edges is not None:
-        step.kept.edges = edges
-        step.kept._next_attempt = 10**9
+        step.policy.grid.edges = edges
+        step.policy.grid._next_attempt = 10**9
     return step
 
 
@@ -122,7 +123,7 @@ def time_graph(
     counter = iter(range(10**9))
 
     def work() -> Any:
-        return step(Batch(x, y, indices, next(counter), 0, 1.0))
+        return step(Batch(x, y, indices, next(counter)))
 
     work()
     torch.cuda.synchronize()
@@ -130,14 +131,14 @@ def time_graph(
     # A young grid is still tried with fewer steps, which captures again: wait until that is over.
     for _ in range(SETTLING):
         work()
-    n = len(step.kept.edges) - 1
+    n = len(step.policy.grid.edges) - 1
     graph = step._graphs[(256, n)].graph
     return {
         "way": f"{name} {'fused' if fused else 'graph'} {precision}, {data}, " + (f"{n} steps" if edges else "balanced grid"),
         "device_ms": milliseconds(graph.replay, repeats),
         "loop_ms": throughput(work, 4 * repeats),
         "steps": n,
-        "evaluations": step.tableau.evaluations(n),
+        "evaluations": step.policy.tableau.evaluations(n),
         "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
         "start_s": ready,
         "masked": step.counts()["masked_updates"],
@@ -158,7 +159,8 @@ def time_torchdiffeq(data: str, repeats: int, adjoint: bool) -> dict[str, Any]:
 
     def work() -> None:
         h = solve(model.field, model.stem(x), times, rtol=1e-2, atol=1e-2, method="dopri5")[1:]
-        loss = model.objective_parts(x, y, times[1:], model.outputs_at(h), 50_000).loss
+        posterior = model.posterior_terms(x, times[1:])
+        loss = model.compose_loss(model.outputs_at(h), y, times[1:], posterior, 50_000).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -220,18 +222,18 @@ def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
         number = next(counter)
         for stream, step, x, y, indices in runs:
             with torch.cuda.stream(stream):
-                step(Batch(x, y, indices, number, 0, 1.0))
+                step(Batch(x, y, indices, number))
 
     for _ in range(SETTLING):
         work()
     ms = throughput(work, 4 * repeats)
-    n = len(runs[0][1].kept.edges) - 1
+    n = len(runs[0][1].policy.grid.edges) - 1
     return {
         "way": f"lt-node fused bf16 balanced grid, {f'{count} seeds side by side' if count > 1 else '1 seed alone'}",
         "device_ms": ms,
         "loop_ms": ms,
         "steps": n,
-        "evaluations": runs[0][1].tableau.evaluations(n),
+        "evaluations": runs[0][1].policy.tableau.evaluations(n),
         "peak_gb": torch.cuda.max_memory_allocated() / 1e9,
     }
 
@@ -280,8 +282,7 @@ def agreement(data: str, name: str, ways: list[tuple[str, bool]], steps: int = 2
     """
     accelerated = [graph_step(name, data, precision, fused, None, {}) for precision, fused in ways]
     reference = ltnode.build(name, data, seed=0).to("cuda").train()
-    config = accelerated[0].config
-    optimizer = make_optimizers(reference, config)["main"]
+    optimizer = make_optimizers(reference, CONFIG)["main"]
     for one in (optimizer, *(step.optimizer for step in accelerated)):
         one.param_groups[0]["lr"] = 0.01
     losses: list[list[float]] = []
@@ -289,14 +290,14 @@ def agreement(data: str, name: str, ways: list[tuple[str, bool]], steps: int = 2
         x, _ = synthetic_batch(reference.spec["input"], 256, "cuda", seed=i)
         y = x.flatten(1)[:, :100].reshape(256, 10, 10).mean(dim=2).argmax(dim=1)
         indices = torch.arange(256, device="cuda")
-        times = reference.training_times(256, config.seed, i, indices)
+        times = reference.training_times(256, CONFIG.seed, i, indices)
         with execution.using(execution.REFERENCE):
             loss = reference.loss(x, y, 50_000, times=times)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         reference.after_step()
-        got = [step(Batch(x, y, indices, i, 0, 1.0))["loss"] for step in accelerated]
+        got = [step(Batch(x, y, indices, i))["loss"] for step in accelerated]
         losses.append([float(value) for value in (loss.detach(), *got)])
     found = {}
     for column, ((precision, fused), step) in enumerate(zip(ways, accelerated, strict=True), start=1):

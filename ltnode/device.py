@@ -1,4 +1,4 @@
-"""Where and how precisely a model computes: the choice of a device, and of the precision of float32 products."""
+"""Device and precision of computations."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 from ltnode.errors import ConfigError
 
+Precision = Literal["fp32", "tf32", "bf16"]
+"""float32; float32 with TensorFloat-32 products on CUDA; layers in bfloat16."""
+
 
 def choose_device(name: str) -> torch.device:
-    """The device that a name stands for; under torchrun each process has its own CUDA device.
+    """Return the device of a name; under torchrun every process gets the CUDA device of its local rank.
 
     Args:
-        name: "auto", "cpu", "cuda" or "cuda:N".
+        name: "auto" (CUDA if there is a device), "cpu", "cuda" or "cuda:N".
 
     Raises:
-        ConfigError: CUDA is asked for and not available.
+        ConfigError: The name asks for a CUDA device that does not exist.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,13 +34,13 @@ def choose_device(name: str) -> torch.device:
         if device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         if device.index is not None and device.index >= torch.cuda.device_count():
-            raise ConfigError(f"device = {str(device)!r}, but there are only {torch.cuda.device_count()} CUDA devices")
+            raise ConfigError(f"device = {str(device)!r}, but this machine has only {torch.cuda.device_count()} CUDA devices")
         torch.cuda.set_device(device)
     return device
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Run layers in bfloat16 for ``"bf16"``; change nothing otherwise."""
+    """Return a context that runs layers in bfloat16 for ``"bf16"`` and changes nothing otherwise."""
     if precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
@@ -44,7 +48,7 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
 
 @contextmanager
 def product_precision(precision: str) -> Iterator[None]:
-    """Compute float32 products on CUDA in full precision, or in TensorFloat-32 for ``"tf32"``; restores the old setting."""
+    """Compute float32 products on CUDA in TensorFloat-32 for ``"tf32"``, else in full precision; restore the setting after."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"

@@ -1,4 +1,4 @@
-"""The evidence lower bound over sampled end-times, and the likelihoods in it.
+"""The evidence lower bound over sampled end-times, and its likelihoods.
 
 For data (x_i, y_i), i = 1..N, and end-times T_s drawn uniformly on the window (a, b), training minimises, per data point,
 
@@ -10,6 +10,7 @@ where the weights w_s estimate the expectation under q (see `Weighting`) and kap
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from numbers import Real
@@ -32,11 +33,11 @@ class Weighting(StrEnum):
     NORMALISED = "normalised"
     """``w_s = q(T_s) / sum_r q(T_r)``: self-normalised; bias O(1/S), less variance, no push out of the window."""
     SOFTMAX = "softmax"
-    """``w_s = exp(q(T_s)) / sum_r exp(q(T_r))``: nearly uniform; a commented-out line of the paper's code."""
+    """``w_s = exp(q(T_s)) / sum_r exp(q(T_r))``: nearly uniform; commented out in the paper's code."""
 
     @classmethod
     def parse(cls, value: str) -> Weighting:
-        """The member of that name, or an error that names the nearest."""
+        """Return the member of a name; an unknown name is an error that suggests the nearest."""
         try:
             return cls(value)
         except ValueError:
@@ -44,12 +45,12 @@ class Weighting(StrEnum):
 
 
 def time_weights(log_q: Float[Tensor, "S *batch"], weighting: Weighting, width: float) -> Float[Tensor, "S *batch"]:
-    """Weights of the S sampled end-times from their log-densities; differentiable in the posterior.
+    """Compute the weights of the S sampled end-times from their log-densities; differentiable in the posterior.
 
     Args:
         log_q: log q(T_s), (S,) for a shared T or (S, B) for one T per input.
         weighting: The estimator.
-        width: b - a, the length of the window that the times were drawn from.
+        width: Length b - a of the window from which the times were drawn.
     """
     samples = log_q.shape[0]
     match weighting:
@@ -63,15 +64,19 @@ def time_weights(log_q: Float[Tensor, "S *batch"], weighting: Weighting, width: 
             return torch.softmax(log_q.exp(), dim=0)
 
 
+LOGGED_PARTS = ("loss", "expected_log_likelihood", "kl")
+"""Names of the `LossParts` that a training step reports."""
+
+
 @dataclass(frozen=True)
 class LossParts:
-    """The pieces of one loss, for logs and tests.
+    """The parts of one loss.
 
     Attributes:
         loss: What training minimises, per data point.
         expected_log_likelihood: ``(1/B) sum_i sum_s w_s log p(y_i | T_s, x_i)``.
         kl: KL(q || p); the mean over the batch where every input has its own T.
-        kl_weight: Its weight kappa.
+        kl_weight: Weight kappa of the KL.
         times: The end-times used, (S,) or (S, B).
     """
 
@@ -80,6 +85,15 @@ class LossParts:
     kl: Tensor
     kl_weight: float
     times: Tensor
+
+    def logged(self) -> dict[str, Tensor]:
+        """Return the parts that a training step reports, by name."""
+        return {name: getattr(self, name) for name in LOGGED_PARTS}
+
+    def detached(self) -> LossParts:
+        """Return the parts without their graph, which must not be copied, pickled or kept alive with a model."""
+        loss, expected, kl = (part.detach() for part in self.logged().values())
+        return LossParts(loss, expected, kl, self.kl_weight, self.times)
 
 
 def negative_elbo(
@@ -91,15 +105,15 @@ def negative_elbo(
     kl_weight: float,
     width: float,
 ) -> LossParts:
-    """The loss and its parts.
+    """Compute the loss and its parts.
 
     Args:
         log_likelihood: log p(y_i | T_s, x_i).
-        times: The end-times, kept in the result.
-        log_q: log q(T_s), (S,) or (S, B); None for end-times without a learnt posterior, which weigh equally.
+        times: The end-times, which the result reports.
+        log_q: log q(T_s), (S,) or (S, B); None for end-times without a learnt posterior, which have equal weights.
         kl: KL(q || p), 0-dim or (B,); None without a learnt posterior.
         weighting: The estimator of the expectation.
-        kl_weight: kappa.
+        kl_weight: Weight kappa of the KL.
         width: Length of the window.
     """
     if log_q is None:
@@ -115,15 +129,15 @@ def negative_elbo(
 
 
 def resolve_kl_weight(kl_weight: float | str, n_data: int | None, per_input: bool) -> float:
-    """Weight of the KL per data point: the number itself, or ``"elbo"`` for the literal bound.
+    """Return the weight of the KL per data point: a number unchanged, or that of the literal bound for ``"elbo"``.
 
-    One global T for N points makes the literal weight 1/N; one T per input makes it 1.
+    The literal weight is 1/N for one T that all N points share, and 1 for one T per input.
     """
     if kl_weight == "elbo":
         if per_input:
             return 1.0
         if n_data is None:
-            raise InputError("kl_weight='elbo' needs n_data, the number of training points: the literal weight is 1/N")
+            raise InputError("kl_weight='elbo' requires n_data, the number of training points N: the literal weight is 1/N")
         return 1.0 / n_data
     if isinstance(kl_weight, bool) or not isinstance(kl_weight, Real) or not (math.isfinite(kl_weight) and kl_weight >= 0):
         raise InputError(f"kl_weight must be a number >= 0 or 'elbo', not {kl_weight!r}")
@@ -131,29 +145,36 @@ def resolve_kl_weight(kl_weight: float | str, n_data: int | None, per_input: boo
 
 
 class Likelihood(nn.Module):
-    """p(y | output): log-likelihood of every member prediction."""
+    """p(y | output), the likelihood of every member's prediction."""
 
     def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
-        """Logarithm of p(y_i | output_si)."""
+        """Compute log p(y_i | output_si)."""
         raise NotImplementedError
+
+    def observation_noise(self) -> Tensor | None:
+        """Return the standard deviation of the observation noise without a graph; None for labels."""
+        return None
+
+    def fit_noise(self, residuals: Callable[[], Tensor]) -> None:
+        """Fit the observation noise to the residuals (N,) of a trained model, where training did not learn it."""
 
 
 class Categorical(Likelihood):
-    """Class labels; the outputs are logits."""
+    """Likelihood of class labels; the outputs are logits."""
 
     def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
-        """Negative cross-entropy of every member."""
+        """Compute the negative cross-entropy of every member."""
         samples, batch, classes = outputs.shape
         target = y.long().expand(samples, batch).reshape(-1)
         return -functional.cross_entropy(outputs.reshape(-1, classes), target, reduction="none").reshape(samples, batch)
 
 
 class Gaussian(Likelihood):
-    """Real values with homoscedastic noise; the outputs are means.
+    """Likelihood of real values with homoscedastic noise; the outputs are means.
 
     Args:
         noise_std: Initial standard deviation of the observation noise.
-        learn: Whether it is learnt (one parameter, the logarithm).
+        learn: Learn the noise, as one parameter: its logarithm.
     """
 
     smallest_std = 1e-4
@@ -161,7 +182,7 @@ class Gaussian(Likelihood):
     def __init__(self, noise_std: float = 1.0, learn: bool = True) -> None:
         super().__init__()
         if not 0 < noise_std < math.inf:
-            raise InputError(f"noise_std = {noise_std} is impossible: a standard deviation is positive and finite")
+            raise InputError(f"noise_std must be a positive, finite number, not {noise_std}")
         value = torch.tensor(math.log(noise_std))
         if learn:
             self.log_std = nn.Parameter(value)
@@ -173,17 +194,21 @@ class Gaussian(Likelihood):
         """Standard deviation of the observation noise, never below 1e-4."""
         return self.log_std.exp().clamp_min(self.smallest_std)
 
+    def observation_noise(self) -> Tensor:
+        """Return ``noise_std`` without a graph."""
+        return self.noise_std.detach()
+
     def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
-        """Gaussian log-density of y at every member's mean."""
+        """Compute the Gaussian log-density of y for the mean of every member."""
         std = self.noise_std
         z = (y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)) / std
         return -0.5 * z.square() - std.log() - 0.5 * math.log(2 * math.pi)
 
 
 class MeanSquare(Likelihood):
-    """Squared error in place of a log-density: ``-(y - mean)^2``, as the paper words its 1-D loss.
+    """Squared error in place of a log-density, ``-(y - mean)^2``: the 1-D loss that the paper describes.
 
-    The noise that predictions report is the residual RMSE that training leaves in ``noise_std``.
+    Predictions report ``noise_std``, which is fitted after training as the residual RMSE.
     """
 
     noise_std: Tensor
@@ -192,6 +217,15 @@ class MeanSquare(Likelihood):
         super().__init__()
         self.register_buffer("noise_std", torch.tensor(0.0))
 
+    def observation_noise(self) -> Tensor:
+        """Return ``noise_std``."""
+        return self.noise_std
+
+    @torch.no_grad()
+    def fit_noise(self, residuals: Callable[[], Tensor]) -> None:
+        """Set ``noise_std`` to the root mean square of the residuals."""
+        self.noise_std.copy_(residuals().square().mean().sqrt())
+
     def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
-        """Negative squared error of every member."""
+        """Compute the negative squared error of every member."""
         return -(y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)).square()

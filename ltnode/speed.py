@@ -1,7 +1,7 @@
-"""``ltnode bench``: what a training step and a prediction cost on this machine, peers in the same run.
+"""``ltnode bench``: the cost of a training step and of a prediction on this machine, with peers in the same run.
 
-The inputs are random numbers of the data's shape, so no data set is needed. Times are medians after a warm-up; machines are
-noisy, so read the ratios.
+The inputs are random numbers in the shape of the data, so no data set is needed. Times are medians after a warm-up; timings are
+noisy, so compare ratios.
 """
 
 from __future__ import annotations
@@ -15,33 +15,32 @@ from typing import Any
 
 import torch
 
-from ltnode.accelerate.graph_step import accelerated_step, why_not_captured
+from ltnode.accelerate.plan import unsupported_reason_capture
 from ltnode.device import product_precision
 from ltnode.errors import InputError
 from ltnode.models import LatentTimeODE, Model, build
+from ltnode.models.step import Batch
 from ltnode.ode import Stats
 from ltnode.training import TrainConfig, train_preset
-from ltnode.training.batches import Batch
-from ltnode.training.distributed import Workers
 from ltnode.training.provenance import device_name, source_state
-from ltnode.training.step import EagerStep, make_optimizers
+from ltnode.training.step import make_optimizers, make_step
 
 _WARM_UPS = 3
 _EXAMPLES = 50_000
-"""Size of the training set that the objective is told of."""
+"""Size of the training set in the objective."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One way to do the work.
+    """One measured variant.
 
     Attributes:
         work: ``"training step"`` or ``"prediction"``.
-        way: How.
-        milliseconds: Median of a call.
-        steps: Accepted steps of the solver; None where nobody counts them.
+        way: Name of the variant.
+        milliseconds: Median time of a call.
+        steps: Accepted steps of the solver; None if the solver does not report them.
         evaluations: Evaluations of the field in the forward pass.
-        peak_mb: Largest device memory of the call; None on a CPU.
+        peak_mb: Peak device memory of the call; None on a CPU.
     """
 
     work: str
@@ -60,9 +59,9 @@ class Settings:
         model: Name of the model.
         data: Name of a data set, for its shapes.
         batch: Inputs per call.
-        samples: End-times of a prediction.
-        device: Where.
-        repeats: Calls per way.
+        samples: Number of end-times of a prediction.
+        device: Device of the measurement.
+        repeats: Calls per variant.
     """
 
     model: str
@@ -74,23 +73,23 @@ class Settings:
 
 
 def measure(settings: Settings) -> Iterator[Timing]:
-    """Training steps in every way that this machine offers, torchdiffeq where it is installed, and a prediction."""
+    """Measure training steps in every supported variant, torchdiffeq if it is installed, and a prediction."""
     yield from _training_steps(settings)
     if importlib.util.find_spec("torchdiffeq") is not None and settings.model in ("node", "uni-node", "lt-node"):
         yield _torchdiffeq(settings)
     model, batch = _model(settings), _batch(settings)
     model.eval()
 
-    found: list[Stats | None] = [None]
+    stats: list[Stats | None] = [None]
 
     def predict() -> None:
-        found[:] = [model.predict(batch.x, samples=settings.samples).stats]
+        stats[:] = [model.predict(batch.x, samples=settings.samples).stats]
 
-    yield _timed("prediction", f"{settings.samples} samples", predict, settings, lambda: found[0])
+    yield _timed("prediction", f"{settings.samples} samples", predict, settings, lambda: stats[0])
 
 
 def record(settings: Settings, timings: list[Timing]) -> dict[str, Any]:
-    """All of it as JSON, with where it was measured."""
+    """Return settings and timings as JSON, with the machine and the source version."""
     about = {**asdict(settings), "device": device_name(settings.device), "torch": torch.__version__, **source_state()}
     return {**about, "tolerance": 0.01, "timings": [asdict(timing) for timing in timings]}
 
@@ -102,10 +101,10 @@ def _training_steps(settings: Settings) -> Iterator[Timing]:
         yield _step_timing(
             settings, "reference: grid search, then replay", base.replace(accelerate="off"), {"training": "adaptive"}
         )
-        yield _step_timing(settings, "kept grid, eager", base.replace(accelerate="off"), {"training": "kept"})
+        yield _step_timing(settings, "training grid, eager", base.replace(accelerate="off"), {"training": "kept"})
     else:
         yield _step_timing(settings, "eager", base.replace(accelerate="off"), None)
-    if settings.device.type != "cuda" or why_not_captured(plain, base, settings.device, 1) is not None:
+    if unsupported_reason_capture(plain, make_optimizers(plain, base), settings.device) is not None:
         return
     for precision in ("tf32", "bf16"):
         for way in ("graph", "auto"):
@@ -116,8 +115,7 @@ def _training_steps(settings: Settings) -> Iterator[Timing]:
 def _step_timing(settings: Settings, way: str, config: TrainConfig, solver: dict[str, Any] | None) -> Timing:
     model = _model(settings, **({} if solver is None else {"solver": solver})).train()
     optimizers, batch = make_optimizers(model, config), _batch(settings)
-    eager = EagerStep(model, optimizers, config, _EXAMPLES, Workers.start(settings.device), check=False)
-    step = accelerated_step(eager, settings.device, batch.x[:1])
+    step = make_step(model, optimizers, config, _EXAMPLES, example=batch.x[:1])
     number = iter(range(10**9))
     with product_precision(config.precision):
 
@@ -145,7 +143,8 @@ def _torchdiffeq(settings: Settings) -> Timing:
         times = torch.cat([ends.new_zeros(1), ends])
         states = torchdiffeq.odeint(model.field, model.initial_state(batch.x), times, rtol=1e-2, atol=1e-2, method="dopri5")[1:]
         optimizer.zero_grad()
-        model.objective_parts(batch.x, batch.y, ends, model.outputs_at(states), _EXAMPLES).loss.backward()
+        posterior = model.posterior_terms(batch.x, ends)
+        model.compose_loss(model.outputs_at(states), batch.y, ends, posterior, _EXAMPLES).loss.backward()
         optimizer.step()
         model.after_step()
 
@@ -163,19 +162,19 @@ def _model(settings: Settings, **options: Any) -> Model:
 def _batch(settings: Settings) -> Batch:
     model = build(settings.model, settings.data, seed=0)
     if model.spec is None:
-        raise InputError(f"the shapes of {settings.data} are not known")
-    given = model.spec["input"]
+        raise InputError(f"the input shape of {settings.data} is not known; name one of the built-in data sets")
+    spec = model.spec["input"]
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(settings.batch, *given["shape"], generator=generator).to(settings.device)
-    if given["n_classes"] is None:
+    x = torch.randn(settings.batch, *spec["shape"], generator=generator).to(settings.device)
+    if spec["n_classes"] is None:
         y = torch.randn(settings.batch, generator=generator).to(settings.device)
     else:
-        y = torch.randint(0, given["n_classes"], (settings.batch,), generator=generator).to(settings.device)
-    return Batch(x, y, torch.arange(settings.batch, device=settings.device), 0, 0, 1.0)
+        y = torch.randint(0, spec["n_classes"], (settings.batch,), generator=generator).to(settings.device)
+    return Batch(x, y, torch.arange(settings.batch, device=settings.device), 0)
 
 
 def _timed(work: str, way: str, call: Callable[[], None], settings: Settings, stats: Callable[[], Stats | None]) -> Timing:
-    """Median time of a call; ``stats`` is asked after the last one."""
+    """Measure the median time of a call; ``stats`` is read after the last one."""
     on_cuda = settings.device.type == "cuda"
 
     def wait() -> None:

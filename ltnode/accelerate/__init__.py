@@ -1,4 +1,11 @@
-"""Everything that makes the models of `ltnode.models` fast on CUDA; importing it installs the faster execution as the default."""
+"""Everything that makes the models of `ltnode.models` fast on CUDA.
+
+Importing this package installs a faster execution of the models as the default.
+
+Read in this order: ``plan`` (what can be accelerated, and why not), ``execution`` and ``solve`` (faster layers and solves),
+``step`` (the fastest training step), ``graph_step``, ``solve_pass``, ``grid_policy`` and ``drawn_times`` (a captured step with a
+solve), ``phases_step`` (one without), ``recorder`` and ``flat_sgd`` (what both need), ``joint_batches`` (predictions).
+"""
 
 from ltnode.accelerate.execution import FusedSolves
 from ltnode.models.execution import set_default

@@ -1,4 +1,4 @@
-"""Faster executions of the models' layers and solves; see `ltnode.models.execution` for the reference that they replace."""
+"""Faster executions of the models' layers and solves; `ltnode.models.execution` defines the reference that they replace."""
 
 from __future__ import annotations
 
@@ -6,29 +6,20 @@ from torch import nn
 
 from ltnode.accelerate import layers as fused_layers
 from ltnode.accelerate.solve import fused_replayer
-from ltnode.accelerate.trial_step import captured_trial
 from ltnode.models.execution import Execution
 from ltnode.models.options import SolverOptions
 from ltnode.ode.replay import Replayer
-from ltnode.ode.search import TrialStep
 from ltnode.typing import Tensor
 
 
 class FusedSolves(Execution):
-    """Replays training grids in fused kernels and trial steps as CUDA graphs, where the device and the field allow it.
-
-    The default of the package.
-    """
+    """Replays training grids in fused kernels where device and field support it; the default of the package."""
 
     def replayer(self, field: nn.Module, h: Tensor, times: Tensor, options: SolverOptions) -> Replayer | None:
         """See `Execution.replayer`."""
         if options.recompute:
             return None
         return fused_replayer(field, h, times, options.method, options.rtol, options.atol)
-
-    def trial_step(self, field: nn.Module, h: Tensor, options: SolverOptions) -> TrialStep | None:
-        """See `Execution.trial_step`."""
-        return captured_trial(field, h, options)
 
 
 class FusedLayers(FusedSolves):

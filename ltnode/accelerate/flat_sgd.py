@@ -1,4 +1,4 @@
-"""SGD of a captured step: all parameters of an optimiser in one update that a flag on the device can mask."""
+"""SGD for captured steps: one update of all parameters of an optimiser, which a flag on the device can mask."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ltnode.typing import Tensor
 
 @dataclass
 class FlatSGD:
-    """SGD on the parameters of one optimiser, with the update masked by a device flag.
+    """SGD on the parameters of one optimiser, with an update that a flag on the device can mask.
 
-    The momentum is the optimiser's own: its state holds views of the flat buffer, so checkpoints are those of the eager step.
+    The optimiser's state holds views of the flat momentum buffer, so that checkpoints equal those of the eager step.
     """
 
     optimizer: torch.optim.Optimizer
@@ -37,19 +37,19 @@ class FlatSGD:
             if state.get("momentum_buffer") is not None:
                 part.copy_(state["momentum_buffer"].reshape(-1))
             state["momentum_buffer"] = part.view_as(p)
-        self._known: tuple[float, ...] = ()
+        self._group_rates: tuple[float, ...] = ()
         self.refresh_rates()
 
     def refresh_rates(self) -> None:
-        """Take over the groups' learning rates; does nothing while they stay."""
+        """Copy the learning rates of the parameter groups to the device if they have changed."""
         rates = tuple(float(g["lr"]) for g in self.optimizer.param_groups)
-        if rates != self._known:
-            numbers = [torch.full((p.numel(),), float(g["lr"])) for g in self.optimizer.param_groups for p in g["params"]]
-            self._rates.copy_(torch.cat(numbers))
-            self._known = rates
+        if rates != self._group_rates:
+            rows = [torch.full((p.numel(),), float(g["lr"])) for g in self.optimizer.param_groups for p in g["params"]]
+            self._rates.copy_(torch.cat(rows))
+            self._group_rates = rates
 
     @torch.no_grad()
     def update(self, gradients: tuple[Tensor, ...], valid: Tensor) -> None:
-        """One step where ``valid`` holds; parameters and momentum stay as they are where it does not."""
+        """Make one SGD step if ``valid`` holds; otherwise leave parameters and momentum unchanged."""
         rule = Rule(self._rates, self._decay, self._momentum_factor, self._nesterov)
         masked_sgd(self.parameters, gradients, self._momentum, valid, rule)

@@ -1,6 +1,6 @@
-"""Predictions with adaptive steps of several batches at once, each with the steps and draws that it would have alone.
+"""Predictions of several batches in one solve with adaptive steps; each batch keeps the steps and draws it would have alone.
 
-The reference is `LatentTimeODE.predict` batch by batch.
+The reference is one call of `LatentTimeODE.predict` per batch.
 """
 
 from __future__ import annotations
@@ -12,34 +12,24 @@ import torch
 from ltnode.endtime import FixedTime
 from ltnode.endtime.distributions import uniform_draws
 from ltnode.models.contract import Draw, check_input
-from ltnode.models.images import ConvField
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.ode import odesolve_batches
-from ltnode.ode.tableau import get_tableau
 from ltnode.typing import Tensor
-
-
-def why_not_side_by_side(model: LatentTimeODE) -> str | None:
-    """Why `predict_batches` cannot serve this model; None where it can."""
-    if model.task != "classification" or type(model.field) is not ConvField:  # another field may couple its inputs
-        return f"the model is for {model.task} with a {type(model.field).__name__}, not for classification with a ConvField"
-    tableau = get_tableau(model.solver.method)
-    return None if tableau.fsal and tableau.adaptive else f"a step of {tableau.name!r} cannot wait for those of other batches"
 
 
 def predict_batches(
     model: LatentTimeODE, batches: Sequence[Tensor], samples: int, draw: Draw, seeds: Sequence[int]
 ) -> list[Prediction]:
-    """``model.predict(x, samples, draw, seed, "adaptive")`` for every batch and its seed, in one solve.
+    """Return ``model.predict(x, samples, draw, seed, "adaptive")`` for every batch and its seed, from one solve.
 
     Args:
-        model: One that `why_not_side_by_side` has nothing against.
-        batches: (B, C, H, W) each.
+        model: A model that `plan.unsupported_reason_joint_batches` supports.
+        batches: Images (B, C, H, W) of every batch.
         samples: Number of end-times S.
         draw: ``"quantile"`` or ``"random"``.
-        seeds: Of the batches' random draws.
+        seeds: Seed of the random draws of every batch.
     """
     size, o = len(batches[0]), model.solver
     for x in batches:
@@ -48,7 +38,7 @@ def predict_batches(
         together = torch.cat(list(batches))
         h = model.initial_state(together)
         times = _times(model, together, size, samples, draw, seeds)
-        # All members of a fixed end-time are the same one.
+        # All members of a fixed end-time are equal.
         fixed = isinstance(model.end_time, FixedTime)
         distinct = [t[:1] for t in times] if fixed else times
         shared = fixed or (not model.end_time.amortized and (draw == "quantile" or len(set(seeds)) == 1))
@@ -61,7 +51,7 @@ def predict_batches(
 
 
 def _times(model: LatentTimeODE, x: Tensor, size: int, samples: int, draw: Draw, seeds: Sequence[int]) -> list[Tensor]:
-    """``model.prediction_times`` of every batch: a quantile is many small kernels, so each posterior is asked once."""
+    """Return ``model.prediction_times`` of every batch; each quantile costs many small kernels, so none is computed twice."""
     if not model.end_time.amortized:
         known = {seed: model.prediction_times(x, samples, draw, seed) for seed in sorted(set(seeds))}
         return [known[seed] for seed in seeds]

@@ -1,11 +1,6 @@
-"""Layers on images whose norms, ReLUs and some convolutions run in one kernel, where a captured training step asks for it.
-
-Outside of `fused_layers`, on a CPU and for other inputs the layers themselves run: they are the reference.
-"""
+"""Layers on images in fused kernels; on a CPU and for other inputs the layers themselves run, which are the reference."""
 
 from __future__ import annotations
-
-from importlib.util import find_spec
 
 import torch
 from torch import nn
@@ -18,33 +13,27 @@ from ltnode.ode.tableau import EULER
 from ltnode.typing import Tensor
 
 
-def why_no_fused_layers(device: torch.device) -> str | None:
-    """Why there are none on this device; None where there are."""
-    if device.type != "cuda":
-        return f"the device is {device.type}"
-    return None if find_spec("triton") is not None else "Triton is not installed"
-
-
 def run_layers(layers: nn.Module, x: Tensor) -> Tensor:
-    """The layers on a batch."""
-    return run_fused(layers, x) if isinstance(layers, nn.Sequential) and _serve(x) else layers(x)
+    """Apply layers to a batch, with fused norms, ReLUs and convolutions where they are supported."""
+    return run_fused(layers, x) if isinstance(layers, nn.Sequential) and _supports(x) else layers(x)
 
 
 def relu_of_norm(norm: nn.GroupNorm, x: Tensor) -> Tensor:
-    """``relu(norm(x))``."""
-    return norm_relu(x, norm) if _serve(x) else functional.relu(norm(x))
+    """Compute ``relu(norm(x))``."""
+    return norm_relu(x, norm) if _supports(x) else functional.relu(norm(x))
 
 
 def convolutions_between_norms(t: Tensor, h: Tensor, convs: tuple[nn.Conv2d, nn.Conv2d], norms: ThreeNorms) -> Tensor | None:
-    """Norm, ReLU, convolution of [t, .], twice, and the last norm, in one kernel for each direction; None where layers must run.
+    """Apply norm, ReLU and convolution of [t, .] twice, then a norm, in one kernel per direction; None if not supported.
 
     Args:
         t: Time, 0-dim.
-        h: (B, C, H, W).
-        convs: 3 x 3 on C + 1 channels with a border of zeros.
-        norms: Before, between and after them.
+        h: State (B, C, H, W).
+        convs: 3 x 3 convolutions of C + 1 channels with zero padding.
+        norms: The norms before, between and after them.
     """
-    if not _serve(h) or t.ndim > 0 or not torch.is_autocast_enabled("cuda") or torch.get_autocast_dtype("cuda") != torch.bfloat16:
+    in_bf16 = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+    if not _supports(h) or t.ndim > 0 or not in_bf16:
         return None
     layers = (*convs, *norms)
     if any(p.dtype != torch.float32 for layer in layers for p in layer.parameters()) or any(n.eps != EPS for n in norms):
@@ -55,6 +44,6 @@ def convolutions_between_norms(t: Tensor, h: Tensor, convs: tuple[nn.Conv2d, nn.
         return field_evaluation(t, h, FieldTensors.of(convs, norms, h.shape[-1]), "bf16")
 
 
-def _serve(x: Tensor) -> bool:
-    # A compiled or exported program holds the layers: the question is for those that run.
+def _supports(x: Tensor) -> bool:
+    # A compiled or exported program must contain the layers themselves.
     return not torch.compiler.is_compiling() and x.is_cuda and x.ndim == 4

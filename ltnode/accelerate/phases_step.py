@@ -1,6 +1,7 @@
-"""A training step of a model without an adaptive solver as one CUDA graph: loss, gradient and update of every phase.
+"""A training step without an adaptive solve as one CUDA graph: loss, gradient and update of every phase.
 
-`EagerStep` is the reference. A recorded pass draws from torch's generator, which counts on from replay to replay.
+`ltnode.models.step.EagerStep` is the reference. A captured pass draws from the generator of torch, which advances with every
+replay.
 """
 
 from __future__ import annotations
@@ -15,14 +16,11 @@ from ltnode.accelerate.flat_sgd import FlatSGD
 from ltnode.accelerate.recorder import Recorder
 from ltnode.device import autocast
 from ltnode.models import Model, execution
+from ltnode.models.step import Batch, Optimizers, StepSettings, part_names
 from ltnode.ode import Stats
-from ltnode.training.batches import Batch
-from ltnode.training.config import TrainConfig
-from ltnode.training.step import LossPieces, Optimizers
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
-_PIECES = ("loss", "expected_log_likelihood", "kl")
 
 
 @dataclass(frozen=True)
@@ -32,49 +30,40 @@ class _Captured:
     graph: torch.cuda.CUDAGraph
     x: Tensor
     y: Tensor
-    pieces: Tensor
+    parts: dict[str, Tensor]
     stats: Stats | None
 
 
 class PhasesGraphStep:
-    """`TrainingStep` that replays one CUDA graph per batch size; an update whose loss is no number is masked and counted.
+    """`TrainingStep` that replays one CUDA graph per batch size; an update whose loss is not finite is masked and counted.
 
     Args:
-        model: With ``fixed_operations``, in train mode on CUDA.
-        optimizers: Those of the eager step; SGD.
-        config: Precision.
-        n_data: Number of training examples.
-        fused: Take the fused kernels of layers on images.
-        side_by_side: Trainings that share the device at the same time.
+        model: A model with ``fixed_operations``, in train mode on CUDA.
+        optimizers: The optimisers of the eager step; SGD.
+        settings: Precision and number of training examples.
+        fused: Use the fused kernels for layers on images.
+        concurrent_runs: Number of trainings that share the device at the same time.
     """
 
     def __init__(
-        self,
-        model: Model,
-        optimizers: Optimizers,
-        config: TrainConfig,
-        n_data: int,
-        fused: bool = False,
-        side_by_side: int = 1,
+        self, model: Model, optimizers: Optimizers, settings: StepSettings, fused: bool = False, concurrent_runs: int = 1
     ) -> None:
-        self.model, self.config, self.n_data, self.fused = model, config, n_data, fused
+        self.model, self.settings, self.fused = model, settings, fused
         self._optimizers = optimizers
         self._execution = FusedLayers() if fused else execution.current()
         self._updates: dict[str, FlatSGD] = {}
         self._graphs: dict[int, _Captured] = {}
         device = next(model.parameters()).device
-        self._recorder = Recorder(device, side_by_side)
+        self._recorder = Recorder(device, concurrent_runs)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
-        names = (name if phase == model.phases[0] else f"{phase}.{name}" for phase in model.phases for name in _PIECES)
-        self._names = tuple(names)
 
-    def __call__(self, batch: Batch) -> LossPieces:
+    def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`.
 
         Raises:
             CaptureError: The step cannot be captured, and nothing has changed.
         """
-        if not self._updates:  # at the first step, when a resumed run has put the optimisers' state back
+        if not self._updates:  # at the first step, after a resumed run has restored the optimisers' state
             self._updates = {phase: FlatSGD(self._optimizers[phase]) for phase in self.model.phases}
         for update in self._updates.values():
             update.refresh_rates()
@@ -85,36 +74,36 @@ class PhasesGraphStep:
         captured.y.copy_(batch.y, non_blocking=True)
         captured.graph.replay()
         self.model.solve_stats = captured.stats
-        return LossPieces(self._names, captured.pieces)
+        return captured.parts
 
     def counts(self) -> dict[str, int]:
-        """Masked updates so far."""
+        """Return the number of masked updates."""
         return {"masked_updates": int(self._failures)}
 
     def release(self) -> None:
-        """Let the captured graphs and their memory go; the counter stays."""
+        """Free the captured graphs and their memory; the counter stays."""
         self._graphs.clear()
 
     def _capture(self, batch: Batch) -> _Captured:
         x, y = batch.x.clone(), batch.y.clone()
-        graph, pieces = self._recorder.record(self.model, lambda: self._pass(x, y))
+        graph, parts = self._recorder.record(self.model, lambda: self._pass(x, y))
         kind = "fused kernels" if self.fused else "layers"
         _LOG.info("captured a training step: batch %d, %s, %s", len(y), type(self.model).__name__, kind)
-        return _Captured(graph, x, y, pieces, self.model.solve_stats)
+        names = [name for phase in self.model.phases for name in part_names(self.model, phase)]
+        return _Captured(graph, x, y, dict(zip(names, parts.unbind(), strict=True)), self.model.solve_stats)
 
     def _pass(self, x: Tensor, y: Tensor) -> Tensor:
-        """All phases in turn: what the graph holds; returns the pieces of their losses."""
+        """Run all phases in turn: the content of the graph. Returns the parts of their losses."""
         model, enabled = self.model, self._recorder.enabled
-        pieces: list[Tensor] = []
+        reported: list[Tensor] = []
         for phase, update in self._updates.items():
-            with autocast(self.config.precision, x.device), execution.using(self._execution):
-                loss = model.loss(x, y, n_data=self.n_data, phase=phase)
-            parts = model.loss_parts
-            assert parts is not None
+            with autocast(self.settings.precision, x.device), execution.using(self._execution):
+                loss = model.loss(x, y, n_data=self.settings.n_data, phase=phase)
+            assert model.loss_parts is not None
             gradients = torch.autograd.grad(loss, update.parameters)
             valid = torch.isfinite(loss) & enabled
             self._failures += ~valid & enabled
             update.update(gradients, valid)
             model.after_step()
-            pieces += [loss.detach(), parts.expected_log_likelihood.detach(), parts.kl.detach()]
-        return torch.stack([piece.double() for piece in pieces])
+            reported += [part.detach() for part in model.loss_parts.logged().values()]
+        return torch.stack([part.double() for part in reported])

@@ -1,4 +1,4 @@
-"""Recording a pass as a CUDA graph, and coming back unharmed where that is not possible."""
+"""Recording a pass as a CUDA graph, and restoring a usable state where recording fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ltnode.typing import Bool, Tensor
 
 _WARM_UPS = 3
 SHORT_KERNELS = -1
-"""Stream priority of captured work: above that of the kernels that `nvrtc` launches as long ones."""
+"""Stream priority of captured work, which lies above that of long kernels in `nvrtc`."""
 Result = TypeVar("Result")
 
 
@@ -32,8 +32,8 @@ class CaptureError(LTNodeError):
 
 
 def _why_not_recorded(error: Exception) -> str | None:
-    """What made a recording fail, in one line; None where recording is not to blame: no memory, or a wrong input."""
-    # Errors of stem and head come as the cause of an InputError.
+    """Return one line about why a recording failed; None for lack of memory and wrong inputs, which recording did not cause."""
+    # `apply_part` wraps errors of stem and head in an InputError.
     cause = error.__cause__ if isinstance(error, InputError) else error
     if not isinstance(cause, RuntimeError) or isinstance(cause, LTNodeError | torch.OutOfMemoryError):
         return None
@@ -42,46 +42,46 @@ def _why_not_recorded(error: Exception) -> str | None:
 
 
 class Recorder:
-    """Records passes of one training; they share a memory pool, since they never run at the same time.
+    """Records passes of one training; their graphs share a memory pool, because they never run at the same time.
 
     Args:
-        device: Of the training.
-        side_by_side: Trainings that share it at the same time.
+        device: Device of the training.
+        concurrent_runs: Number of trainings that share the device at the same time.
 
     Attributes:
-        enabled: False on the device while a pass is only tried: what it updates must stay as it is.
+        enabled: A flag on the device that is False during trial passes, which must not update anything.
     """
 
     enabled: Bool[Tensor, ""]
 
-    def __init__(self, device: torch.device, side_by_side: int = 1) -> None:
-        self._side_by_side = side_by_side
+    def __init__(self, device: torch.device, concurrent_runs: int = 1) -> None:
+        self._concurrent_runs = concurrent_runs
         self.enabled = torch.zeros((), dtype=torch.bool, device=device)
-        # Libraries keep a workspace per stream: graphs that run side by side must not be captured on the same one.
+        # Libraries keep one workspace per stream, so graphs that run concurrently must be captured on different streams.
         self._stream = torch.cuda.Stream(device, priority=SHORT_KERNELS)
         self._pool: Any = None
 
     def record(
         self, model: Model, run: Callable[[], Result], rehearse: Callable[[], None] | None = None
     ) -> tuple[torch.cuda.CUDAGraph, Result]:
-        """A graph of ``run`` and its static outputs.
+        """Record ``run``; returns the graph and its static outputs.
 
         Args:
-            model: Whose buffers and random numbers the trial passes must not move.
-            run: Reads and writes static tensors only, and updates nothing where ``enabled`` does not hold.
-            rehearse: Calls the model's own parts; waiting for the device is an error meanwhile.
+            model: The model whose buffers and random numbers the trial passes must not change.
+            run: The pass. It reads and writes static tensors only, and updates nothing while ``enabled`` is False.
+            rehearse: Calls the parts of the model once; waiting for the device is an error during this call.
 
         Raises:
-            CaptureError: It cannot be recorded; weights, momentum, buffers, random numbers and counters are what they were.
+            CaptureError: Recording failed; weights, momentum, buffers, random numbers and counters are unchanged.
         """
         graph = torch.cuda.CUDAGraph()
         self.enabled.fill_(False)
-        with no_trace(model, self.enabled.device), sharing_card(self._side_by_side):
+        with no_trace(model, self.enabled.device), sharing_card(self._concurrent_runs):
             try:
                 self._warm_up(run, rehearse)
                 return graph, self._capture(graph, run)
             except (RuntimeError, InputError) as error:
-                # What the passes still write must not come after the eager step's update.
+                # The passes must have finished writing before the eager step makes its update.
                 torch.cuda.synchronize()
                 reason = _why_not_recorded(error)
                 if reason is None:
@@ -111,33 +111,33 @@ class Recorder:
                     cause = error
                     raise
         except RuntimeError as error:
-            cause = cause or error  # leaving a broken capture raises too, and says less
+            cause = cause or error  # leaving a broken capture raises a second, less specific error
         self._recover(stream)
         try:
             raise cause
         finally:
-            del cause  # it holds this frame, and with it the tensors of the pass
+            del cause  # its traceback holds this frame and thereby the tensors of the pass
 
     def _recover(self, stream: torch.cuda.Stream) -> None:
-        """Bring torch back from a broken capture: it leaves its stream, its memory pool and its generator as while capturing."""
+        """Restore torch after a broken capture, which leaves stream, memory pool and generator in capture mode."""
         torch.cuda.set_stream(stream)
-        with suppress(RuntimeError):  # not where the capture itself could be ended
+        with suppress(RuntimeError):  # raised if the capture ended regularly
             torch._C._cuda_endAllocateToPool(self.enabled.device.index, self._pool)
             torch._C._cuda_releasePool(self.enabled.device.index, self._pool)
-        # The generator refuses to draw until some capture has ended well.
+        # The generator refuses to draw until another capture has ended regularly.
         with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream):
             self.enabled.clone()
 
 
 def _without_waiting(call: Callable[[], None]) -> None:
-    """Call it where waiting for the device is an error.
+    """Call a function in a mode in which waiting for the device raises an error.
 
-    A capture would find the same, but torch does not come back from a broken capture unharmed; see `Recorder._recover`.
+    A capture would raise it as well, but torch needs repair after a broken capture; see `Recorder._recover`.
     """
     before = torch.cuda.get_sync_debug_mode()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the mode is a prototype
+            warnings.simplefilter("ignore")  # torch warns that this mode is a prototype
             torch.cuda.set_sync_debug_mode("error")
             call()
     finally:

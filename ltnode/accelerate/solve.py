@@ -1,38 +1,38 @@
-"""A training solve over the kept grid in fused kernels: `ltnode.ode.replay` with two launches instead of hundreds.
+"""A training solve over the training grid in fused kernels: `ltnode.ode.replay` with two launches instead of hundreds.
 
-`LatentTimeODE.solve` asks here on CUDA; check of the error, search of grids and statistics stay those of `ltnode.ode.odesolve`.
+`LatentTimeODE.solve` uses it on CUDA; error check, grid search and statistics remain those of `ltnode.ode.odesolve`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 from torch import nn
 
-from ltnode.accelerate.fused import field_tensors, stage_weights, states_at, why_not_field, why_not_state
-from ltnode.accelerate.kernels.conv_trajectory import Precision, conv_trajectory
+from ltnode.accelerate.fused import field_tensors, stage_weights, states_at
+from ltnode.accelerate.kernels.conv_trajectory import conv_trajectory
+from ltnode.accelerate.plan import unsupported_reason_fused_solve
+from ltnode.device import Precision
 from ltnode.models.images import ConvField
-from ltnode.ode.replay import Replay, Replayer, traced
+from ltnode.ode.replay import Replay, Replayer
 from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.typing import Float, Tensor
 
 
 def fused_replayer(field: nn.Module, h: Tensor, times: Tensor, method: str, rtol: float, atol: float) -> Replayer | None:
-    """What steps over a kept grid instead of `ltnode.ode.replay.replay`; None where the kernels cannot.
+    """Return a function that replaces `ltnode.ode.replay.replay` on a training grid; None where the kernels do not support it.
 
     Args:
         field: The model's field.
-        h: Initial state (B, C, H, W); its device, its shape and the precision in force decide.
-        times: End-times; the kernels give no gradient in them.
+        h: Initial state (B, C, H, W), on the device of the solve.
+        times: End-times; the kernels compute no gradient in them.
         method: Name of a Runge-Kutta method.
         rtol: Relative tolerance of the error norms.
         atol: Absolute tolerance of the error norms.
     """
     tableau = get_tableau(method)
-    if why_not_fused_solve(field, h, times, tableau) is not None:
+    if unsupported_reason_fused_solve(field, h, times, tableau) is not None:
         return None
     precision = _precision()
     if precision is None:
@@ -45,33 +45,8 @@ def fused_replayer(field: nn.Module, h: Tensor, times: Tensor, method: str, rtol
     return step_over
 
 
-def why_not_fused_solve(field: nn.Module, h: Tensor, times: Tensor, tableau: ButcherTableau) -> str | None:
-    """Why the fused trajectory cannot serve this solve; None where it can. Reads no value of a tensor."""
-    reason = _why_not_here(h.device) or why_not_field(field, tableau)
-    if reason is not None:
-        return reason
-    assert isinstance(field, ConvField)
-    if any(p.dtype != torch.float32 or p.device != h.device for p in field.parameters()):
-        return f"the kernels need the field's parameters in float32 on {h.device}"
-    if times.requires_grad:
-        return "a gradient in the end-times is wanted"
-    reason = why_not_state(h.shape, field.norm1.num_channels)
-    if reason is not None:
-        return reason
-    if traced(h) or traced(times):
-        return "the solve is compiled, transformed or captured"
-    return None
-
-
-@cache
-def _why_not_here(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return f"the state is on {device.type}"
-    return None if find_spec("triton") is not None else "Triton is not installed"
-
-
 def _precision() -> Precision | None:
-    """That in which the field's own convolutions would run here; None for one that the kernels do not have."""
+    """Return the precision in which torch would run the field's convolutions; None if the kernels do not offer it."""
     if torch.is_autocast_enabled("cuda"):
         return "bf16" if torch.get_autocast_dtype("cuda") == torch.bfloat16 else None
     return "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"  # type: ignore[attr-defined]
@@ -87,19 +62,19 @@ def fused_replay(
     atol: float,
     precision: Precision,
 ) -> Replay:
-    """`ltnode.ode.replay.replay` with batch-wide norms, through the fused trajectory.
+    """Replay with batch-wide norms, as `ltnode.ode.replay.replay` does, through the fused trajectory.
 
     Args:
-        field: One that `why_not_fused_solve` has nothing against, as all that follows.
+        field: A field that `plan.unsupported_reason_fused_solve` supports together with the arguments below.
         tableau: The method.
-        y: The state at the first edge.
+        y: State at the first edge.
         edges: Step edges.
-        times: (S,) or (S, B), within the edges; constants.
+        times: End-times (S,) or (S, B), within the edges; constants.
         rtol: Relative tolerance of the error norms.
         atol: Absolute tolerance of the error norms.
-        precision: Of the convolutions; sums and states are float32, the result has the dtype of y.
+        precision: Precision of the convolutions; sums and states are float32, the result has the dtype of y.
     """
-    with torch.autocast(y.device.type, enabled=False):  # which would take the products below for layers
+    with torch.autocast(y.device.type, enabled=False):  # autocast would round the matrix products below
         base = y.float()
         grid = torch.tensor(edges, dtype=torch.float64, device=y.device)
         starts, lengths = grid[:-1].float(), grid.diff().float()

@@ -13,8 +13,7 @@ from ltnode.estimators.held_out import Judgement, judge, soften_
 from ltnode.models import LatentTimeODE
 from ltnode.training.batches import TrainingData
 from ltnode.training.config import TrainConfig
-from ltnode.training.distributed import Workers
-from ltnode.training.step import EagerStep, make_optimizers, set_learning_rates
+from ltnode.training.step import make_optimizers, make_step, set_learning_rates
 from ltnode.typing import Tensor
 
 _FINISHING = 2048
@@ -58,7 +57,7 @@ class TableTraining:
         self.model, self.config, self.epoch, self.device = model.to(device), config, first_epoch, device
         self.data = TrainingData.of(dataset, model, config, device)
         self.optimizers = make_optimizers(model, config)
-        self._step = EagerStep(model, self.optimizers, config, len(table), Workers(), check=True)
+        self._step = make_step(model, self.optimizers, config, len(table))
 
     def run_epoch(self) -> float:
         """One pass over the table; the mean loss."""

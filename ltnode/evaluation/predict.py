@@ -19,7 +19,8 @@ from functools import partial
 
 import torch
 
-from ltnode.accelerate.joint_batches import predict_batches, why_not_side_by_side
+from ltnode.accelerate.joint_batches import predict_batches
+from ltnode.accelerate.plan import unsupported_reason_joint_batches
 from ltnode.counter_rng import hash_counters
 from ltnode.device import product_precision
 from ltnode.endtime import FixedTime
@@ -97,7 +98,7 @@ class Predictor:
             isinstance(model, LatentTimeODE)
             and options.steps == "adaptive"
             and self.device.type == "cuda"
-            and why_not_side_by_side(model) is None
+            and unsupported_reason_joint_batches(model) is None
         )
         self._joint_batches: int | None = None
         self._warm = False

@@ -1,40 +1,40 @@
-"""What every model offers to training, evaluation, saving and serving."""
+"""The interface of all models towards training, evaluation, saving and serving."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
 import torch
 from torch import nn
 
-from ltnode.errors import InputError, LTNodeError
+from ltnode.errors import InputError, LTNodeError, unknown_name
 from ltnode.models import execution
 from ltnode.models.prediction import Prediction
 from ltnode.objective import LossParts
 from ltnode.ode import Stats
 from ltnode.typing import Tensor
 
-if TYPE_CHECKING:
-    from ltnode.models.latent_time import LatentTimeODE
-
 Task = Literal["classification", "regression"]
 Draw = Literal["quantile", "random"]
 Steps = Literal["stored", "adaptive"]
+Inputs = Tensor | np.ndarray
+"""A batch (B, ...) of floats; a numpy array is converted to the dtype and device of the model."""
 
 
 class Model(nn.Module, ABC):
-    """Base of all models; the training engine relies on nothing else.
+    """Base class of all models; training and evaluation rely on nothing else.
 
     Attributes:
         task: "classification" or "regression".
-        phases: Names of the losses that one training step minimises in turn; each has parameters of its own.
-        loss_parts: Pieces of the last loss.
-        solve_stats: Work of the last loss's solve; None for models without one.
-        spec: How to build the model again (`ltnode.build` arguments); None for a model made of one's own parts.
-        fixed_operations: Whether every loss is the same sequence of operations on the device, whatever the values: it can be
-            recorded as a CUDA graph.
+        phases: Names of the losses that one training step minimises in turn, each over different parameters.
+        loss_parts: Parts of the last loss.
+        solve_stats: Work of the solve in the last loss; None for models without a solve.
+        spec: Arguments of `ltnode.build` from which the model can be rebuilt; None for a model with user-defined parts.
+        fixed_operations: Whether every loss runs the same sequence of operations on the device, whatever the values are, so that
+            it can be captured as a CUDA graph.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("main",)
@@ -51,77 +51,53 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """What training minimises, per data point; 0-dim. Randomness not given by ``times`` comes from torch's generator."""
+        """Return what training minimises, per data point, 0-dim; noise comes from the global generator of torch.
+
+        Args:
+            x: Inputs (B, ...).
+            y: Class labels (B,), or real values (B,) or (B, 1).
+            n_data: Number of training points.
+            times: End-times (S,) or (S, B); None draws them.
+            phase: One of ``phases``.
+        """
 
     @abstractmethod
-    def predict(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
-        """Predictive distribution in eval mode, without a graph; the mode is put back afterwards."""
+    def predict(self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
+        """Return the predictive distribution, computed in eval mode without a graph; the mode is restored afterwards."""
 
     @abstractmethod
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
-        """Log of the averaged class probabilities (B, C) with a graph to x, for attacks; in the mode the model is in."""
+        """Return the log of the averaged class probabilities (B, C) with a graph to x, in the current mode of the model."""
 
     def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
-        """Parameters of one phase by role ("weights", "variational", ...), each of which may have its own learning rate."""
+        """Return the parameters of a phase by role ("weights", "variational", ...); every role may have its own learning rate."""
         return {"weights": list(self.parameters())}
 
     def training_times(self, batch: int, seed: int, step: int, indices: Tensor | None = None) -> Tensor | None:
-        """End-times of a training step as a function of (seed, step[, sample index]) alone; None if the model has none."""
+        """Return the end-times of a training step, a function of (seed, step[, sample index]) alone; None without end-times."""
         return None
-
-    def solving_part(self) -> LatentTimeODE | None:
-        """The part whose outputs at the end-times of a step give the loss by `objective_parts`; None where there is none.
-
-        Such a step can be recorded: its solve replays a kept grid, and all else is the same sequence of operations.
-        """
-        return None
-
-    def objective_parts(
-        self,
-        x: Tensor,
-        y: Tensor,
-        times: Tensor,
-        outputs: Tensor,
-        n_data: int | None,
-        posterior: tuple[Tensor | None, Tensor | None] | None = None,
-    ) -> LossParts:
-        """The loss from the outputs (S, B, ...) of the `solving_part`; reads no values.
-
-        Args:
-            x: Inputs.
-            y: Targets.
-            times: Training times, (S,) or (S, B).
-            outputs: At these times.
-            n_data: Number of training points.
-            posterior: `LatentTimeODE.posterior_terms` where they are known already.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no part that solves to end-times")
-
-    def running_statistics(self) -> list[Tensor]:
-        """Buffers that a loss in train mode moves: an update that is masked must leave them as they were, too."""
-        return []
 
     def after_step(self) -> None:
-        """Put parameters back into their valid range; called after every optimiser step."""
+        """Clamp parameters to their valid range; called after every optimiser step."""
 
     def finish_training(self, x: Tensor, y: Tensor) -> None:
-        """Fit what prediction needs besides weights (stored grid, residual noise) on training inputs; called at the end."""
+        """Fit on training inputs what predictions need besides weights (prediction grid, residual noise)."""
 
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """Learnt quantities worth logging, as plain numbers."""
+        """Return learnt quantities for the log, as plain numbers."""
         return {}
 
     def solver_state(self) -> dict[str, Any]:
-        """What a training solver keeps from step to step, as JSON; a resumed run must continue with it."""
+        """Return the state of the training solver as JSON; a resumed run continues with it."""
         return {}
 
     def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Put back what `solver_state` gave."""
+        """Restore a state returned by `solver_state`."""
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
-        """Targets must fit the batch and the task; values are read on the CPU only, where it costs nothing."""
+        """Check that targets fit the batch and the task; values are read on the CPU only, where this is cheap."""
         if not isinstance(y, torch.Tensor):
-            raise InputError(f"y must be a tensor, not {type(y).__name__}; torch.as_tensor(y) makes one")
+            raise InputError(f"y must be a tensor, not {type(y).__name__}; convert it with torch.as_tensor(y)")
         if y.ndim == 0 or y.shape[0] != x.shape[0]:
             raise InputError(f"y must hold one target per input: x has {x.shape[0]} samples, y has shape {tuple(y.shape)}")
         if self.task == "regression":
@@ -131,43 +107,64 @@ class Model(nn.Module, ABC):
                     f"regression targets must be floats of shape (B,) or (B, 1), not {y.dtype} {tuple(y.shape)}{hint}"
                 )
             if _readable(y) and not bool(torch.isfinite(y).all()):
-                raise InputError(f"y holds {_count_non_finite(y)}; drop those points or impute the targets first")
+                raise InputError(f"y holds {_count_non_finite(y)}; drop or impute these targets first")
         elif y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
             hint = "y.long()" if y.ndim == 1 else "y.argmax(1), if these are one-hot rows"
             raise InputError(f"class labels must be integers of shape (B,), not {y.dtype} {tuple(y.shape)}; try {hint}")
 
     def check_labels(self, y: Tensor, n_classes: int) -> None:
-        """Class labels must lie in 0..n_classes - 1; nothing to check for regression, or where values must not be read."""
+        """Check that class labels lie in 0..n_classes - 1; values are read on the CPU only."""
         if self.task == "regression" or not _readable(y):
             return
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= n_classes:
-            raise InputError(f"labels must lie in 0..{n_classes - 1} for {n_classes} classes, found {low}..{high}")
+            raise InputError(f"labels must lie in 0..{n_classes - 1} for {n_classes} classes, not in {low}..{high}")
+
+    def as_inputs(self, x: Inputs) -> Tensor:
+        """Check a batch of inputs; a numpy array becomes a tensor with the dtype and device of the model's parameters."""
+        if isinstance(x, np.ndarray) and x.dtype in (np.float16, np.float32, np.float64):
+            like = next(self.parameters(), torch.zeros(()))
+            x = torch.tensor(np.ascontiguousarray(x), dtype=like.dtype, device=like.device)
+        check_input(x)
+        assert isinstance(x, torch.Tensor)
+        return x
 
 
-def check_input(x: Tensor) -> None:
-    """Inputs must be finite floating-point batches; values are read on the CPU only."""
+def check_input(x: Inputs) -> None:
+    """Check that inputs are a finite floating-point batch; values are read on the CPU only."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-        got = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
-        raise InputError(f"x must be a floating-point tensor (normalise uint8 images first), not {got}")
+        got = f"{type(x).__name__} of {x.dtype}" if isinstance(x, torch.Tensor | np.ndarray) else type(x).__name__
+        raise InputError(f"x must be a floating-point tensor or array (normalise uint8 images first), not {got}")
     if x.ndim < 2 or x.shape[0] == 0:
         raise InputError(f"x must be a batch of shape (B, ...) with B >= 1 and at least one feature axis, not {tuple(x.shape)}")
     if _readable(x) and not bool(torch.isfinite(x).all()):
         raise InputError(f"x holds {_count_non_finite(x)}; clean or impute the data first")
 
 
+def check_draw(draw: str) -> None:
+    """Check the name of a way to draw the members of a prediction."""
+    if draw not in get_args(Draw):
+        raise InputError(unknown_name("draw", draw, get_args(Draw)))
+
+
+def check_steps(steps: str) -> None:
+    """Check the name of a way to choose the steps of a prediction."""
+    if steps not in get_args(Steps):
+        raise InputError(unknown_name("kind of steps", steps, get_args(Steps)))
+
+
 def apply_part(name: str, part: nn.Module, batch: Tensor) -> Tensor:
-    """``part(batch)``; where torch refuses, an error that says which part met what."""
+    """Apply a part of a model to a batch; an error of torch becomes one that names the part and the shape of the batch."""
     try:
         return execution.current().run_layers(part, batch)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, LTNodeError | torch.OutOfMemoryError):
             raise
         dtypes = {p.dtype for p in part.parameters()}
-        remedy = f"; its weights are {dtypes.pop()}: convert one of them" if dtypes and batch.dtype not in dtypes else ""
+        remedy = f"; its weights are {dtypes.pop()}: convert x or the model" if dtypes and batch.dtype not in dtypes else ""
         reason = str(error).splitlines()[0]
         raise InputError(
-            f"the {name} does not take a batch of shape {tuple(batch.shape)}, {batch.dtype}: {reason}{remedy}"
+            f"the {name} does not accept a batch of shape {tuple(batch.shape)}, {batch.dtype}: {reason}{remedy}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""A deep ensemble of plain neural ODEs: the same network trained from several starts.
+"""A deep ensemble of plain neural ODEs: the same network trained from several initialisations.
 
 Lakshminarayanan, Pritzel and Blundell, "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles", NIPS 2017.
 """
@@ -14,7 +14,7 @@ from torch import nn
 
 from ltnode.checks import checked_count
 from ltnode.errors import InputError
-from ltnode.models.contract import Draw, Model, Steps
+from ltnode.models.contract import Draw, Inputs, Model, Steps
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.prediction import Prediction
 from ltnode.ode import Stats
@@ -24,16 +24,16 @@ from ltnode.typing import Tensor
 class Ensemble(Model):
     """M neural ODEs with fixed end-times and independent parameters, trained as one model.
 
-    The loss is the **sum** over the members, so that each has the gradient, and with any of the optimisers the training, that it
-    would have alone on the same batches. A regression's noise variance is the mean of the members'.
+    The loss is the **sum** over the members, so that every member has the same gradient, and with any optimiser the same
+    training, as if it were trained alone on the same batches. The noise variance of a regression is the mean over the members.
 
     Args:
-        members: The networks, all for the same task.
+        members: Networks for the same task.
     """
 
     def __init__(self, members: Sequence[LatentTimeODE]) -> None:
         if len({member.task for member in members}) != 1:
-            raise InputError(f"an ensemble needs at least one member, all for one task, not {[m.task for m in members]}")
+            raise InputError(f"members must be one or more networks for the same task, not for {[m.task for m in members]}")
         super().__init__(members[0].task)
         self.members = nn.ModuleList(members)
 
@@ -41,7 +41,7 @@ class Ensemble(Model):
         return [member for member in self.members[:n] if isinstance(member, LatentTimeODE)]
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """The sum of the members' losses; arguments as for `LatentTimeODE.loss`."""
+        """Compute the sum of the members' losses; the arguments are those of `LatentTimeODE.loss`."""
         losses = [member.loss(x, y, n_data, times, phase) for member in self._nodes()]
         loss = torch.stack(losses).sum()
         parts = [member.loss_parts for member in self._nodes() if member.loss_parts is not None]
@@ -51,38 +51,39 @@ class Ensemble(Model):
         return loss
 
     def finish_training(self, x: Tensor, y: Tensor) -> None:
-        """Fit every member's stored grid and residual noise."""
+        """Fit the prediction grid and the residual noise of every member."""
         for member in self._nodes():
             member.finish_training(x, y)
 
     @torch.no_grad()
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """The members' numbers, averaged."""
+        """Return the descriptions of the members, averaged."""
         rows = [member.describe(x) for member in self._nodes()]
         return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
     def solver_state(self) -> dict[str, Any]:
-        """The members' kept grids."""
+        """Return the training grids of the members."""
         return {"members": [member.solver_state() for member in self._nodes()]}
 
     def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Continue with kept grids."""
-        for member, own in zip(self._nodes(), state["members"], strict=True):
-            member.load_solver_state(own)
+        """Restore the training grids of the members."""
+        for member, member_state in zip(self._nodes(), state["members"], strict=True):
+            member.load_solver_state(member_state)
 
     def predict(
-        self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
+        self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
     ) -> Prediction:
-        """Predictive distribution over the networks.
+        """Compute the predictive distribution over the networks.
 
         Args:
-            x: (B, ...).
-            samples: Number of members S of the prediction. The M networks take turns: S = M, or a multiple, weighs them
+            x: Inputs (B, ...), a tensor or a numpy array.
+            samples: Number of members S of the prediction. The M networks take turns: S = M, or a multiple, weights them
                 equally; S < M uses the first S only.
-            draw: There is nothing to draw.
-            seed: Not used.
-            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE`.
+            draw: Ignored; an ensemble has no random draws.
+            seed: Ignored.
+            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE.predict`.
         """
+        x = self.as_inputs(x)
         samples = checked_count("samples", samples)
         single = [member.predict(x, 1, draw, seed, steps) for member in self._nodes(samples)]
         turns = [s % len(single) for s in range(samples)]
@@ -94,7 +95,7 @@ class Ensemble(Model):
         return Prediction(self.task, outputs, single[0].times.expand(samples), stats, noise)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
-        """Log of the averaged class probabilities with a graph to x."""
+        """Return the log of the averaged class probabilities with a graph to x."""
         samples = checked_count("samples", samples)
         single = [member(x, member.prediction_times(x, 1, draw, seed)) for member in self._nodes(samples)]
         outputs = torch.cat([single[s % len(single)] for s in range(samples)])
@@ -102,6 +103,6 @@ class Ensemble(Model):
 
 
 def _total(work: Sequence[Stats | None]) -> Stats:
-    """The work of several solves together."""
+    """Sum the work of several solves."""
     done = [stats for stats in work if stats is not None]
     return Stats(*(sum(getattr(stats, name) for stats in done) for name in Stats.__dataclass_fields__))

@@ -13,15 +13,15 @@ _GROUPS = 32
 
 
 def norm(width: int) -> nn.GroupNorm:
-    """GroupNorm with 32 groups, or with the most that divide a number of channels that 32 does not."""
+    """Return a GroupNorm with 32 groups, or with the largest number below that divides the number of channels."""
     return nn.GroupNorm(max(n for n in range(1, _GROUPS + 1) if width % n == 0), width)
 
 
 class TimeConv2d(nn.Module):
     """3x3 convolution of [t, h], where a constant plane of value t is the first channel.
 
-    Convolving the plane equals adding t times a fixed map, the convolution of a plane of ones with that channel's kernel; so
-    no plane is concatenated.
+    Instead of concatenating the plane, the layer adds t times a fixed map: the convolution of a plane of ones with the weights of
+    that channel.
     """
 
     def __init__(self, width: int) -> None:
@@ -29,7 +29,7 @@ class TimeConv2d(nn.Module):
         self.conv = nn.Conv2d(width + 1, width, kernel_size=3, padding=1)
 
     def forward(self, t: Tensor, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Convolution at time t (0-dim or (B,))."""
+        """Apply the convolution at time t (0-dim or (B,))."""
         weight = self.conv.weight
         ones = torch.ones(1, 1, *h.shape[2:], device=h.device, dtype=weight.dtype)
         time_map = functional.conv2d(ones, weight[:, :1], padding=1)
@@ -41,7 +41,7 @@ class TimeConv2d(nn.Module):
 class ConvField(nn.Module):
     """The paper's field: GN, ReLU, conv[t, .], GN, ReLU, conv[t, .], GN; 75,392 parameters at width 64.
 
-    It ends with a normalisation, so the size of dh/dt is bounded.
+    The last normalisation bounds the size of dh/dt.
     """
 
     def __init__(self, width: int = 64) -> None:
@@ -51,7 +51,7 @@ class ConvField(nn.Module):
         self.norm3 = norm(width)
 
     def forward(self, t: Tensor, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """dh/dt at time t."""
+        """Compute dh/dt at time t."""
         run = execution.current()
         at_once = run.normed_convolutions(t, h, (self.conv1.conv, self.conv2.conv), (self.norm1, self.norm2, self.norm3))
         if at_once is not None:
@@ -62,7 +62,7 @@ class ConvField(nn.Module):
 
 
 def down_sampling(channels: int, width: int = 64) -> nn.Sequential:
-    """Down-sampling block: 28x28 to 6x6, 32x32 to 7x7; no normalisation after the last convolution."""
+    """Return the down-sampling block: 28x28 to 6x6, 32x32 to 7x7; no normalisation after the last convolution."""
     return nn.Sequential(
         nn.Conv2d(channels, width, 3),
         norm(width),
@@ -75,22 +75,22 @@ def down_sampling(channels: int, width: int = 64) -> nn.Sequential:
 
 
 def pooled(width: int = 64) -> nn.Sequential:
-    """GN, ReLU and the mean over all positions: (B, width, H, W) to (B, width)."""
+    """Return GN, ReLU and the mean over all positions: (B, width, H, W) to (B, width)."""
     return nn.Sequential(norm(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def classifier(n_classes: int = 10, width: int = 64) -> nn.Sequential:
-    """Head: pooled features and a linear layer."""
+    """Return the head: pooled features and a linear layer."""
     return nn.Sequential(*pooled(width), nn.Linear(width, n_classes))
 
 
 def encoder(channels: int, width: int = 64) -> nn.Sequential:
-    """Inference network on the raw (normalised) image: a down-sampling block of its own and a linear layer to 2 numbers."""
+    """Return the inference network on normalised images: a separate down-sampling block and a linear layer to 2 numbers."""
     return nn.Sequential(*down_sampling(channels, width), *pooled(width), nn.Linear(width, 2))
 
 
 def init_paper_(module: nn.Module) -> nn.Module:
-    """Convolutions Kaiming-normal (fan out), linear weights N(0, 1e-3^2), biases 0."""
+    """Initialise convolutions Kaiming-normal (fan out), linear weights N(0, 1e-3^2), biases 0; returns the module."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out")

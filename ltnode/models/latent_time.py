@@ -1,9 +1,9 @@
-"""The one network behind NODE, Uni-NODE, LT-NODE and ALT-NODE: they differ in their end-time alone."""
+"""The network behind NODE, Uni-NODE, LT-NODE and ALT-NODE, which differ only in the distribution of their end-time."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal
+from abc import abstractmethod
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -11,9 +11,9 @@ from torch import nn
 from ltnode.checks import checked_count
 from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
-from ltnode.errors import InputError, unknown_name
+from ltnode.errors import InputError
 from ltnode.models import execution
-from ltnode.models.contract import Draw, Model, Steps, Task, apply_part, check_input
+from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, apply_part, check_draw, check_input, check_steps
 from ltnode.models.modes import evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
@@ -22,7 +22,6 @@ from ltnode.objective import (
     Gaussian,
     Likelihood,
     LossParts,
-    MeanSquare,
     Weighting,
     negative_elbo,
     resolve_kl_weight,
@@ -33,19 +32,64 @@ from ltnode.typing import Float, Tensor
 _CALIBRATION_SAMPLES = 512
 
 
-class LatentTimeODE(Model):
+class PosteriorTerms(NamedTuple):
+    """What a posterior over the end-time contributes to a loss; both None without a learnt posterior.
+
+    Attributes:
+        log_q: Log-densities of the training times, (S,) or (S, B).
+        kl: KL(q || p), 0-dim or (B,).
+    """
+
+    log_q: Tensor | None = None
+    kl: Tensor | None = None
+
+
+class EndTimeModel(Model):
+    """A model whose loss follows from the outputs of one ODE solve at the end-times of a training step.
+
+    Such a step can be captured as a CUDA graph: the solve replays the training grid, and the remaining operations do not depend
+    on values.
+    """
+
+    @property
+    @abstractmethod
+    def solving_network(self) -> LatentTimeODE:
+        """The network whose outputs enter `compose_loss`."""
+
+    @abstractmethod
+    def compose_loss(self, outputs: Tensor, y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None) -> LossParts:
+        """Compose the loss without reading any value on the host; eager and captured steps share it.
+
+        Args:
+            outputs: Outputs (S, B, ...) of the `solving_network` at the training times.
+            y: Targets.
+            times: Training times, (S,) or (S, B).
+            posterior: `LatentTimeODE.posterior_terms` at these times.
+            n_data: Number of training points.
+        """
+
+    def running_statistics(self) -> list[Tensor]:
+        """Return the buffers that a loss in train mode updates; a masked update must leave them unchanged, too."""
+        return []
+
+
+class LatentTimeODE(EndTimeModel):
     """``x -> stem -> h(0) -> ODE -> h(T_1..T_S) -> head -> S predictions``, with a distribution over T.
 
     Args:
         stem: Maps inputs to the initial state (B, ...).
         field: ``field(t, h) -> dh/dt``; t is 0-dim or (B,).
         head: Maps states (N, ...) to logits (N, C), or to means (N, 1).
-        end_time: The distribution of the end-time.
+        end_time: Distribution of the end-time.
         task: "classification" or "regression".
         likelihood: p(y | output); by default categorical, or Gaussian with learnt noise.
         solver: Solver options.
         objective: Objective options.
-        augment: Number of zero channels appended to the initial state (augmented neural ODE); field and head see them.
+        augment: Number of zero channels that are appended to the initial state (augmented neural ODE).
+
+    Attributes:
+        grid: The prediction grid, on which predictions are solved by default.
+        training_grid: The grid that training steps replay.
     """
 
     grid: Tensor
@@ -70,12 +114,12 @@ class LatentTimeODE(Model):
         if not isinstance(end_time, EndTime):
             raise InputError(
                 f"end_time must be an end-time distribution such as ltnode.GammaTime(), not {type(end_time).__name__}; "
-                "for a plain number use ltnode.FixedTime(t)"
+                "use ltnode.FixedTime(t) for a number"
             )
         if likelihood is not None and not isinstance(likelihood, Likelihood):
             raise InputError(f"likelihood must be an ltnode.objective.Likelihood, not {type(likelihood).__name__}")
         if not isinstance(augment, int) or augment < 0:
-            raise InputError(f"augment must be a number of channels, 0 or more, not {augment!r}")
+            raise InputError(f"augment must be a number of channels >= 0, not {augment!r}")
         self.stem, self.field, self.head, self.end_time = stem, field, head, end_time
         self.likelihood = likelihood or (Categorical() if task == "classification" else Gaussian())
         self.solver = solver or SolverOptions()
@@ -92,7 +136,7 @@ class LatentTimeODE(Model):
     # -- the pieces of a pass --------------------------------------------------------------------------------------------
 
     def initial_state(self, x: Tensor) -> Tensor:
-        """h(0), with the augmented channels."""
+        """Compute h(0), with the augmented channels."""
         h = apply_part("stem", self.stem, x)
         if self.augment:
             shape = (h.shape[0], self.augment, *h.shape[2:])
@@ -100,16 +144,23 @@ class LatentTimeODE(Model):
         return h
 
     def outputs_at(self, states: Float[Tensor, "S B *state"]) -> Float[Tensor, "S B C"]:
-        """The head on all states in one call."""
+        """Apply the head to all states in one call."""
         samples, batch = states.shape[:2]
         out = apply_part("head", self.head, states.reshape(samples * batch, *states.shape[2:]))
         if out.ndim != 2 or (self.task == "regression" and out.shape[1] != 1):
-            wanted = "(N, 1)" if self.task == "regression" else "(N, classes)"
-            raise InputError(f"the head must return {wanted} for N states, not {tuple(out.shape)}")
+            required = "(N, 1)" if self.task == "regression" else "(N, classes)"
+            raise InputError(f"the head must return {required} for N states, not {tuple(out.shape)}")
         return out.reshape(samples, batch, -1)
 
     def solve(self, h: Tensor, times: Tensor, steps: Steps | Literal["training"] = "training") -> Solution:
-        """Features at the end-times from one solve: on the stored grid, on adaptive batch-wide steps, or as in training."""
+        """Compute the states at the end-times in one solve.
+
+        Args:
+            h: Initial state (B, ...).
+            times: End-times (S,) or (S, B).
+            steps: ``"stored"``: the prediction grid; ``"adaptive"``: batch-wide adaptive steps; ``"training"``: as the solver
+                options choose for training.
+        """
         o, run = self.solver, execution.current()
         if steps == "stored":
             return odesolve_on_prediction_grid(self.field, h, times, self.grid, o.rtol, o.atol, o.method)
@@ -126,7 +177,6 @@ class LatentTimeODE(Model):
             clip_last=o.clip_last,
             max_steps=o.max_steps,
             replayer=run.replayer(self.field, h, times, o) if isinstance(grid, TrainingGrid) else None,
-            trial_step=run.trial_step(self.field, h, o) if steps == "adaptive" else None,
         )
 
     def _training_grid(self) -> TrainingGrid | list[float] | None:
@@ -136,79 +186,67 @@ class LatentTimeODE(Model):
         return self.training_grid if o.training == "kept" else None
 
     def _within_window(self, times: Tensor) -> bool:
-        # End-times given from outside may lie beyond the window: the grid stays that of the window.
+        # End-times that the caller passes may lie beyond the window, which is all that the training grid covers.
         return float(times.detach().max()) <= self._window_end
 
     def forward(self, x: Tensor, times: Tensor, steps: Steps | Literal["training"] = "stored") -> Float[Tensor, "S B C"]:
-        """Outputs of the members at given end-times (S,) or (S, B); differentiable."""
+        """Compute the outputs of the members at end-times (S,) or (S, B); differentiable."""
         return self.outputs_at(self.solve(self.initial_state(x), times, steps).states)
 
     # -- training --------------------------------------------------------------------------------------------------------
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """The negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`.
+        """Compute the negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`.
 
         Args:
-            x: (B, ...).
-            y: (B,) integer labels, or (B,) or (B, 1) real values.
-            n_data: Number of training points; needed for ``kl_weight="elbo"`` with one T for all inputs.
-            times: End-times from outside, (S,) or (S, B); by default drawn on the window.
-            phase: There is one only.
+            x: Inputs (B, ...).
+            y: Integer labels (B,), or real values (B,) or (B, 1).
+            n_data: Number of training points; required for ``kl_weight="elbo"`` with one T for all inputs.
+            times: End-times (S,) or (S, B); None draws them on the window.
+            phase: Ignored; the model has one phase.
         """
         check_input(x)
         self.check_targets(x, y)
         n_data = None if n_data is None else checked_count("n_data", n_data)
-        times = self._drawn_times(x) if times is None else self._given_times(times, x)
+        times = self._drawn_times(x) if times is None else self._checked_times(times, x)
         solution = self.solve(self.initial_state(x), times)
         self.solve_stats = solution.stats
         outputs = self.outputs_at(solution.states)
         self.check_labels(y, outputs.shape[-1])
-        parts = self.objective_parts(x, y, times, outputs, n_data)
-        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
-        self.loss_parts = replace(parts, loss=parts.loss.detach())
+        parts = self.compose_loss(outputs, y, times, self.posterior_terms(x, times), n_data)
+        self.loss_parts = parts.detached()
         return parts.loss
 
-    def posterior_terms(self, x: Tensor, times: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Log-densities of the training times and KL(q || p); None for both without a learnt posterior."""
+    def posterior_terms(self, x: Tensor, times: Tensor) -> PosteriorTerms:
+        """Compute what the posterior of the inputs contributes to the loss."""
         if not self.end_time.learnable:
-            return None, None
+            return PosteriorTerms()
         distribution = self.end_time(x if self.end_time.amortized else None)
-        return distribution.log_prob(times.to(x.dtype)), distribution.kl()
+        return PosteriorTerms(distribution.log_prob(times.to(x.dtype)), distribution.kl())
 
-    def solving_part(self) -> LatentTimeODE:
+    @property
+    def solving_network(self) -> LatentTimeODE:
         """The model itself."""
         return self
 
-    def objective_parts(
-        self,
-        x: Tensor,
-        y: Tensor,
-        times: Tensor,
-        outputs: Tensor,
-        n_data: int | None,
-        posterior: tuple[Tensor | None, Tensor | None] | None = None,
+    def compose_loss(
+        self, outputs: Float[Tensor, "S B C"], y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None
     ) -> LossParts:
-        """The objective from the members' outputs (S, B, C) at the training times; see `Model.objective_parts`."""
-        log_q, kl = self.posterior_terms(x, times) if posterior is None else posterior
-        per_input = self.end_time.amortized
-        kl_weight = 0.0 if kl is None else resolve_kl_weight(self.objective.kl_weight, n_data, per_input)
+        """Compose the negative evidence lower bound; see `EndTimeModel.compose_loss`."""
+        kl_weight = 0.0
+        if posterior.kl is not None:
+            kl_weight = resolve_kl_weight(self.objective.kl_weight, n_data, self.end_time.amortized)
         low, high = self.end_time.window
-        return negative_elbo(
-            self.likelihood.log_prob(outputs, y),
-            times,
-            log_q,
-            kl,
-            Weighting.parse(self.objective.weighting),
-            kl_weight,
-            high - low,
-        )
+        weighting = Weighting.parse(self.objective.weighting)
+        log_likelihood = self.likelihood.log_prob(outputs, y)
+        return negative_elbo(log_likelihood, times, posterior.log_q, posterior.kl, weighting, kl_weight, high - low)
 
     def _drawn_times(self, x: Tensor) -> Tensor:
         o, batch = self.objective, x.shape[0] if self.end_time.amortized else None
         return self.end_time.training_times(o.samples, batch=batch, scheme=o.scheme, device=x.device, dtype=x.dtype)
 
-    def _given_times(self, times: Tensor, x: Tensor) -> Tensor:
-        """Times from outside, checked; one column per input where each has its own T."""
+    def _checked_times(self, times: Tensor, x: Tensor) -> Tensor:
+        """Check times that the caller passed; returns one column per input where each has its own T."""
         batch = x.shape[0]
         times = torch.as_tensor(times, device=x.device, dtype=None if isinstance(times, torch.Tensor) else x.dtype)
         if times.ndim not in (1, 2) or times.shape[0] == 0 or (times.ndim == 2 and times.shape[1] != batch):
@@ -220,15 +258,15 @@ class LatentTimeODE(Model):
             inside = ((times >= low) & (times <= high)).any(dim=0)
             if not bool(inside.all()):
                 raise InputError(
-                    f"none of an input's times lies in the window ({low:g}, {high:g}), outside of which the truncated posterior "
-                    f"has no density; given are {float(times.min()):g} to {float(times.max()):g}"
+                    f"at least one time per input must lie in the window ({low:g}, {high:g}), outside of which the truncated "
+                    f"posterior has no density, but the times range from {float(times.min()):g} to {float(times.max()):g}"
                 )
         if self.end_time.amortized and times.ndim == 1:
             times = times[:, None].expand(-1, batch)
         return times
 
     def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
-        """Weights, and the variational parameters (posterior or inference network)."""
+        """Return the weights, and the variational parameters (posterior or inference network)."""
         variational = list(self.end_time.variational_parameters())
         chosen = {id(p) for p in variational}
         return {"weights": [p for p in self.parameters() if id(p) not in chosen], "variational": variational}
@@ -243,94 +281,93 @@ class LatentTimeODE(Model):
         keys: Tensor | None = None,
         device: torch.device | None = None,
     ) -> Tensor:
-        """End-times of one step as a function of (seed, step), and of the sample index where each input has its own T.
+        """Return the end-times of a step, a function of (seed, step), and of the sample index where each input has its own T.
 
-        Where all inputs share them and they are drawn, a range of steps gives a row (S,) for each.
+        Args:
+            batch: Number of inputs B.
+            seed: Seed of the training.
+            step: Number of the step; a range gives one row (S,) per step where all inputs share drawn end-times.
+            indices: Positions of the inputs in the training set.
+            keys: Keys of a `CounterGenerator` that replace seed and step.
+            device: Device of the result; None for that of the model.
         """
         o, generator = self.objective, CounterGenerator(seed, step, indices, keys)
         return self.end_time.training_times(o.samples, batch=batch, scheme=o.scheme, generator=generator, device=device)
 
     def after_step(self) -> None:
-        """Keep the posterior's parameters in their range."""
+        """Clamp the parameters of the posterior to their range."""
         self.end_time.constrain_()
 
     @torch.no_grad()
     def finish_training(self, x: Tensor, y: Tensor) -> None:
-        """Fit the stored grid, and the residual noise of a mean-square model, on training inputs."""
+        """Fit the prediction grid, and the residual noise of a mean-square model, on training inputs."""
         with evaluating(self):
             h = self.initial_state(x[:_CALIBRATION_SAMPLES])
             o = self.solver
             self.grid = fit_prediction_grid(self.field, h, self._window_end, o.rtol, o.atol, o.method).to(h.device)
-        if isinstance(self.likelihood, MeanSquare):
-            residual = self.predict(x).mean - y.reshape(-1).to(x.dtype)
-            self.likelihood.noise_std.copy_(residual.square().mean().sqrt())
+        self.likelihood.fit_noise(lambda: self.predict(x).mean - y.reshape(-1).to(x.dtype))
 
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """The learnt posterior, and the observation noise of a regression model."""
+        """Describe the learnt posterior, and the observation noise of a regression model."""
         facts = dict(self.end_time.describe(x) if self.end_time.amortized else self.end_time.describe())
-        if self.task == "regression" and isinstance(self.likelihood, Gaussian | MeanSquare):
-            facts["noise_std"] = float(self.likelihood.noise_std.detach())
-        return facts
+        noise = self.likelihood.observation_noise()
+        return facts if noise is None else {**facts, "noise_std": float(noise)}
 
     def solver_state(self) -> dict[str, Any]:
-        """The kept grid."""
+        """Return the state of the training grid."""
         return self.training_grid.state_dict()
 
     def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Continue with a kept grid."""
+        """Restore the training grid."""
         self.training_grid.load_state_dict(state)
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 
     def prediction_times(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
-        """End-times to predict with: (S,), or (S, B) where each input has its own.
+        """Return the end-times of a prediction: (S,), or (S, B) where each input has its own.
 
-        ``"quantile"`` takes the posterior's quantiles at (s - 1/2)/S: no randomness, and an input's times depend on it alone.
-        ``"random"`` draws from the posterior (the paper), on every device the same for a seed.
+        ``"quantile"`` takes the quantiles of the posterior at (s - 1/2)/S, which involves no randomness. ``"random"`` draws from
+        the posterior, as in the paper; a seed gives the same times on every device.
         """
         samples = checked_count("samples", samples)
+        check_draw(draw)
         distribution = self.end_time(x if self.end_time.amortized else None)
         if draw == "quantile":
             u = (torch.arange(samples, device=x.device, dtype=torch.float64) + 0.5) / samples
             return distribution.quantile(u).detach()
-        if draw == "random":
-            generator = torch.Generator().manual_seed(seed)
-            return distribution.sample(samples, generator=generator).detach()
-        raise InputError(unknown_name("draw", draw, ("quantile", "random")))
+        return distribution.sample(samples, generator=torch.Generator().manual_seed(seed)).detach()
 
     def predict(
-        self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
+        self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
     ) -> Prediction:
-        """Predictive distribution from one solve, whatever the number of samples.
+        """Compute the predictive distribution from one solve, whatever the number of samples.
 
         Args:
-            x: (B, ...).
+            x: Inputs (B, ...), a tensor or a numpy array.
             samples: Number of end-times S.
-            draw: ``"quantile"`` or ``"random"`` (the paper), see `prediction_times`.
-            seed: Seed of random draws.
-            steps: ``"stored"``: the model's grid with the error checked per sample, so that a prediction depends on its input
-                alone; ``"adaptive"``: steps by the batch norm (the paper).
+            draw: ``"quantile"`` or ``"random"`` (as in the paper), see `prediction_times`.
+            seed: Seed of the random draws.
+            steps: ``"stored"``: the prediction grid, with the error checked per sample, so that predictions do not depend on the
+                rest of the batch; ``"adaptive"``: batch-wide adaptive steps (as in the paper).
         """
-        check_input(x)
-        if steps not in ("stored", "adaptive"):
-            raise InputError(unknown_name("kind of steps", steps, ("stored", "adaptive")))
+        x = self.as_inputs(x)
+        check_steps(steps)
         with torch.no_grad(), evaluating(self):
             h = self.initial_state(x)
             times = self.prediction_times(x, samples, draw, seed)
-            # All members of a fixed end-time are the same one.
+            # All members of a fixed end-time are equal.
             distinct = times[:1] if isinstance(self.end_time, FixedTime) else times
             solution = self.solve(h, distinct, steps)
             outputs = self.outputs_at(solution.states).expand(samples, -1, -1)
-        noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian | MeanSquare) else None
-        return Prediction(self.task, outputs, times, solution.stats, noise)
+        return Prediction(self.task, outputs, times, solution.stats, self.likelihood.observation_noise())
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
-        """Log of the averaged class probabilities with a graph to x."""
+        """Return the log of the averaged class probabilities with a graph to x."""
         times = self.prediction_times(x, samples, draw, seed)
         return Prediction(self.task, self(x, times), times).log_probs
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # The stored grid has as many steps as training found necessary.
+        # The number of steps of the saved prediction grid depends on the training.
         saved = state_dict.get(f"{prefix}grid")
         if isinstance(saved, torch.Tensor) and saved.ndim == 1 and len(saved) >= 2:
             self.grid = self.grid.new_empty(saved.shape)

@@ -1,7 +1,7 @@
 """Monte-Carlo dropout for neural ODEs: one mask per solve, constant in time.
 
-Gal and Ghahramani, "Dropout as a Bayesian Approximation", ICML 2016. Fresh masks at every evaluation of the field would make
-it another function at every stage of a step, whose error no step size can control.
+Gal and Ghahramani, "Dropout as a Bayesian Approximation", ICML 2016. New masks at every evaluation would make the field a
+different function at every stage of a step, and no step size could control the error.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from torch import nn
 from torch.nn import functional
 
 from ltnode.checks import checked_count
-from ltnode.errors import InputError, unknown_name
+from ltnode.errors import InputError
 from ltnode.models import images, vectors
-from ltnode.models.contract import Draw, Model, Steps, check_input
+from ltnode.models.contract import Draw, Inputs, Model, Steps, check_draw, check_steps
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_uniform
-from ltnode.objective import Gaussian, MeanSquare
 from ltnode.ode import Solution, odesolve, odesolve_on_prediction_grid
 from ltnode.typing import Float, Tensor
 
 
 class MaskedDropout(nn.Module):
-    """Multiply channels by masks that the model draws once per solve.
+    """Multiplies channels by masks that the model draws once per solve.
 
-    ``mask`` is that of the last training pass, used in train mode only; ``member_mask``, while it is set, goes before it in
-    either mode. Without a mask the layer does nothing.
+    ``mask`` belongs to the last training pass and is used in train mode only. ``member_mask`` takes precedence in both modes
+    while it is set. Without a mask the layer does nothing.
 
     Args:
         width: Number of channels (axis 1).
@@ -39,35 +38,35 @@ class MaskedDropout(nn.Module):
     def __init__(self, width: int, rate: float) -> None:
         super().__init__()
         if not isinstance(rate, int | float) or not 0.0 <= rate < 1.0:
-            raise InputError(f"rate = {rate!r} is impossible: the probability to drop a channel is at least 0 and below 1")
+            raise InputError(f"rate, the probability to drop a channel, must be a number >= 0 and < 1, not {rate!r}")
         self.width, self.rate = checked_count("width", width), float(rate)
         self.mask: Tensor | None = None
         self.member_mask: Tensor | None = None
 
     def masks_from(self, u: Float[Tensor, "M width"]) -> Float[Tensor, "M width"]:
-        """Masks 0 or 1/(1 - rate) from uniform numbers, float32."""
+        """Turn uniform numbers into masks of 0 and 1/(1 - rate), float32."""
         return (u >= self.rate).float() / (1.0 - self.rate)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Masked h (N, width, ...): of M masks, the i-th serves samples i, M + i, 2 M + i, ..."""
+        """Mask h (N, width, ...); with M masks, the i-th is applied to samples i, M + i, 2 M + i, ..."""
         mask = self.mask if self.member_mask is None and self.training else self.member_mask
         if mask is None:
             return h
         if h.shape[0] % mask.shape[0]:
             raise InputError(
-                f"the masks were drawn for a batch of {mask.shape[0]}, not {h.shape[0]}; call the model, which draws new ones, "
-                "or its eval mode, which has none"
+                f"the number of samples must be a multiple of {mask.shape[0]}, for which the masks were drawn, not {h.shape[0]}; "
+                "call the model, which draws new masks, or use eval mode, which has none"
             )
         mask = mask.to(h.dtype).reshape(*mask.shape, *[1] * (h.ndim - 2))
         return (h.unflatten(0, (-1, mask.shape[0])) * mask).flatten(0, 1)
 
     def extra_repr(self) -> str:
-        """Width and rate."""
+        """Show width and rate."""
         return f"width={self.width}, rate={self.rate:g}"
 
 
 class DropoutConvField(nn.Module):
-    """The paper's field for images with dropped feature maps before its second convolution."""
+    """The paper's field for images, with dropout of feature maps before its second convolution."""
 
     def __init__(self, field: images.ConvField, rate: float) -> None:
         super().__init__()
@@ -75,7 +74,7 @@ class DropoutConvField(nn.Module):
         self.dropout = MaskedDropout(field.norm2.num_channels, rate)
 
     def forward(self, t: Tensor, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """dh/dt at time t."""
+        """Compute dh/dt at time t."""
         f = self.field
         h = f.conv1(t, functional.relu(f.norm1(h)))
         h = f.conv2(t, self.dropout(functional.relu(f.norm2(h))))
@@ -83,10 +82,10 @@ class DropoutConvField(nn.Module):
 
 
 def with_dropout(field: nn.Module, rate: float) -> nn.Module:
-    """The field with a `MaskedDropout` after every hidden activation; a field that has some already is taken as it is.
+    """Return the field with a `MaskedDropout` after every hidden activation; a field that contains one is returned unchanged.
 
     Raises:
-        InputError: It is neither one of ltnode's fields nor has such layers.
+        InputError: The field is not one of ltnode's and contains no `MaskedDropout`.
     """
     if any(isinstance(module, MaskedDropout) for module in field.modules()):
         return field
@@ -96,12 +95,12 @@ def with_dropout(field: nn.Module, rate: float) -> nn.Module:
         field.layers = _drop_hidden(field.layers, rate)
         return field
     raise InputError(
-        f"where to drop in a {type(field).__name__} is not known: put layers of ltnode.models.mc_dropout.MaskedDropout into it"
+        f"ltnode cannot place dropout layers in a {type(field).__name__}: add ltnode.models.mc_dropout.MaskedDropout layers to it"
     )
 
 
 def _drop_hidden(layers: nn.Sequential, rate: float) -> nn.Sequential:
-    """Dropout before every linear layer but the first: what it weighs is a hidden layer's final value."""
+    """Insert dropout before every linear layer except the first, that is after every hidden activation."""
     result: list[nn.Module] = []
     for layer in layers:
         if isinstance(layer, nn.Linear) and result:
@@ -124,18 +123,18 @@ class _MaskedNode(LatentTimeODE):
         return h
 
     def solve_members(self, x: Tensor, samples: int, seed: int, steps: Steps) -> tuple[Solution, Float[Tensor, "S B C"]]:
-        """The solve of all members, and their outputs.
+        """Solve for all members; returns the solution and the outputs.
 
-        The members are one axis of the state, (B, S, ...), so that any part of the batch can be solved by itself.
+        The members form an axis of the state (B, S, ...), so that any part of the batch can be solved separately.
         """
         h = super().initial_state(x)
         times = self.prediction_times(x, 1)
         o = self.solver
 
         def field(t: Tensor, y: Tensor) -> Tensor:
-            # t has one entry per input where steps are per sample.
-            own = t if t.ndim == 0 else t.repeat_interleave(samples)
-            return self.field(own, y.flatten(0, 1)).unflatten(0, y.shape[:2])
+            # With steps per sample, t has one entry per input.
+            per_state = t if t.ndim == 0 else t.repeat_interleave(samples)
+            return self.field(per_state, y.flatten(0, 1)).unflatten(0, y.shape[:2])
 
         layers = self.dropouts()
         try:
@@ -155,9 +154,9 @@ class _MaskedNode(LatentTimeODE):
 class DropoutODE(Model):
     """A plain neural ODE with `MaskedDropout` layers in its field.
 
-    In train mode every pass draws one mask per sample (from torch's generator) for its grid search and its replay alike. A
-    prediction has S masks, the same for every input, and solves all S members as one state: an input's members share their
-    steps. Without masks the network is the mean network.
+    In train mode every pass draws one mask per sample from the global generator, for both its grid search and its replay. A
+    prediction uses S masks, the same for every input, and solves for all S members as one state, so that the members of an input
+    share their steps. Without masks this is the mean network.
 
     Args:
         node: The network.
@@ -179,60 +178,53 @@ class DropoutODE(Model):
         )
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """The loss of the network under one mask per sample; arguments as for `LatentTimeODE.loss`."""
+        """Compute the loss of the network under one mask per sample; the arguments are those of `LatentTimeODE.loss`."""
         loss = self.node.loss(x, y, n_data, times, phase)
         self.loss_parts, self.solve_stats = self.node.loss_parts, self.node.solve_stats
         return loss
 
     def finish_training(self, x: Tensor, y: Tensor) -> None:
-        """Fit the stored grid of the mean network, and the residual noise of a mean-square model."""
+        """Fit the prediction grid of the mean network, and the residual noise of a mean-square model."""
         self.node.finish_training(x, y)
-        likelihood = self.node.likelihood
-        if isinstance(likelihood, MeanSquare):
-            with torch.no_grad():
-                residual = self.predict(x).mean - y.reshape(-1).to(x.dtype)
-                likelihood.noise_std.copy_(residual.square().mean().sqrt())
+        self.node.likelihood.fit_noise(lambda: self.predict(x).mean - y.reshape(-1).to(x.dtype))
 
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """The observation noise of a regression model."""
+        """Describe the observation noise of a regression model."""
         return {name: value for name, value in self.node.describe(x).items() if name == "noise_std"}
 
     def solver_state(self) -> dict[str, Any]:
-        """The kept grid."""
+        """Return the state of the training grid."""
         return self.node.solver_state()
 
     def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Continue with a kept grid."""
+        """Restore the training grid."""
         self.node.load_solver_state(state)
 
     def predict(
-        self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
+        self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
     ) -> Prediction:
-        """Predictive distribution over S masks, from one solve.
+        """Compute the predictive distribution over S masks in one solve.
 
         Args:
-            x: (B, ...).
+            x: Inputs (B, ...), a tensor or a numpy array.
             samples: Number of masks S.
-            draw: Masks have no quantiles: both draws take them from the seed.
+            draw: Both values draw the masks from the seed, because masks have no quantiles.
             seed: Seed of the masks.
-            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE`.
+            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE.predict`.
         """
-        check_input(x)
+        x = self.as_inputs(x)
         samples = checked_count("samples", samples)
-        if steps not in ("stored", "adaptive"):
-            raise InputError(unknown_name("kind of steps", steps, ("stored", "adaptive")))
+        check_steps(steps)
         with torch.no_grad(), evaluating(self):
             solution, outputs = self._members(x, samples, draw, seed, steps)
-        likelihood = self.node.likelihood
-        noise = likelihood.noise_std.detach() if isinstance(likelihood, Gaussian | MeanSquare) else None
+        noise = self.node.likelihood.observation_noise()
         return Prediction(self.task, outputs, self.node.prediction_times(x, samples), solution.stats, noise)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
-        """Log of the averaged class probabilities with a graph to x."""
+        """Return the log of the averaged class probabilities with a graph to x."""
         _, outputs = self._members(x, checked_count("samples", samples), draw, seed, "stored")
         return Prediction(self.task, outputs, self.node.prediction_times(x, samples)).log_probs
 
     def _members(self, x: Tensor, samples: int, draw: Draw, seed: int, steps: Steps) -> tuple[Solution, Tensor]:
-        if draw not in ("quantile", "random"):
-            raise InputError(unknown_name("draw", draw, ("quantile", "random")))
+        check_draw(draw)
         return self.node.solve_members(x, samples, seed, steps)

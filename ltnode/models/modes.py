@@ -1,4 +1,4 @@
-"""Train and eval mode, switched for a while."""
+"""Temporary switches between train and eval mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode inside the block; afterwards every submodule has the mode it had."""
+    """Set eval mode inside the block and restore the mode of every submodule afterwards."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:

@@ -7,7 +7,7 @@ Srijith, "Improving Robustness and Uncertainty Modelling in Neural Ordinary Diff
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,9 +15,9 @@ from torch import nn
 
 from ltnode.checks import checked_count
 from ltnode.endtime import FixedTime
-from ltnode.errors import InputError, missing_extra, unknown_name
-from ltnode.models.contract import Draw, Model, Steps, Task, check_input
-from ltnode.models.latent_time import LatentTimeODE
+from ltnode.errors import InputError, missing_extra
+from ltnode.models.contract import Draw, Inputs, Steps, Task, check_draw, check_input, check_steps
+from ltnode.models.latent_time import EndTimeModel, LatentTimeODE, PosteriorTerms
 from ltnode.models.modes import evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
@@ -34,12 +34,12 @@ _END_TIME = 1.0
 
 @dataclass(frozen=True)
 class GPOptions:
-    """The Gaussian processes of a NODE-GP.
+    """Options of the Gaussian processes of a NODE-GP.
 
     Attributes:
-        grid_size: Inducing points per feature.
+        grid_size: Number of inducing points per feature.
         bound: The grid covers (-bound, bound).
-        training_samples: Draws of the processes that estimate the expected log-likelihood of class labels.
+        training_samples: Number of draws of the processes that estimate the expected log-likelihood of class labels.
     """
 
     grid_size: int = 64
@@ -48,17 +48,17 @@ class GPOptions:
 
     def __post_init__(self) -> None:
         if checked_count("grid_size", self.grid_size) < 8:
-            raise InputError(f"grid_size = {self.grid_size} is too small: cubic interpolation needs at least 8 points")
+            raise InputError(f"grid_size must be >= 8 for cubic interpolation, not {self.grid_size}")
         checked_count("training_samples", self.training_samples)
         if not isinstance(self.bound, int | float) or not 0.0 < self.bound < math.inf:
-            raise InputError(f"bound = {self.bound!r} is impossible: the grid covers (-bound, bound), with a positive number")
+            raise InputError(f"bound must be a positive, finite number (the grid covers (-bound, bound)), not {self.bound!r}")
 
 
 class RunningBounds(nn.Module):
-    """Scale features linearly so that their smallest and largest values lie at -0.95 and 0.95 of the grid's bounds.
+    """Scales features linearly so that their smallest and largest values lie at -0.95 and 0.95 of the grid's bounds.
 
-    In train mode these are the batch's, over all features together, and a running mean of them (rate 0.1) is kept in the state
-    dict; in eval mode the kept ones serve, so that an output depends on its input alone, and values beyond them are clamped.
+    Train mode takes the extreme values of the batch over all features, and updates a running mean of them (rate 0.1) in the state
+    dict. Eval mode uses the running mean, so that outputs do not depend on the batch, and clamps values beyond it.
     """
 
     low: Tensor
@@ -75,7 +75,7 @@ class RunningBounds(nn.Module):
         self.register_buffer("batches", torch.tensor(0))
 
     def forward(self, features: Float[Tensor, "B F"]) -> Float[Tensor, "B F"]:
-        """Scaled features."""
+        """Scale the features."""
         if self.training:
             low, high = features.min(), features.max()
             self._follow(low.detach(), high.detach())
@@ -93,7 +93,7 @@ class RunningBounds(nn.Module):
         self.batches.add_(1)
 
 
-class NodeGP(Model):
+class NodeGP(EndTimeModel):
     """``x -> stem -> ODE to T = 1 -> head -> F features -> F one-dimensional GPs -> linear mixing -> logits or mean``.
 
     Training minimises the negative evidence lower bound per data point,
@@ -103,7 +103,7 @@ class NodeGP(Model):
         stem: Maps inputs to the initial state (B, ...).
         field: ``field(t, h) -> dh/dt``.
         head: Maps states (N, ...) to features (N, F).
-        features: F.
+        features: Number of features F.
         outputs: Number of classes, or 1.
         task: "classification" or "regression".
         gp: Options of the processes.
@@ -127,20 +127,20 @@ class NodeGP(Model):
     ) -> None:
         super().__init__(task)
         self.gp = gp or GPOptions()
-        # A network of features is to its solver what a classifier is: any number of columns.
+        # As a "classification" network the backbone may have any number of output columns.
         once = ObjectiveOptions(samples=1)
         self.backbone = LatentTimeODE(stem, field, head, FixedTime(_END_TIME), "classification", solver=solver, objective=once)
         self.bounds = RunningBounds(self.gp.bound)
         self.processes = _grid_gps(features, self.gp)
         self.mixing = nn.Linear(features, outputs, bias=False)
-        # gpytorch's scale for classes; for a regression f = sum_d w_d f_d has the prior variance of one process.
+        # The scale of gpytorch for classes; for a regression f = sum_d w_d f_d has the prior variance of one process.
         nn.init.normal_(self.mixing.weight, std=1 / features if task == "classification" else features**-0.5)
         self.likelihood = Categorical() if task == "classification" else Gaussian()
 
     # -- the pieces of a pass --------------------------------------------------------------------------------------------
 
     def marginals(self, x: Tensor, steps: Steps | str = "stored") -> tuple[Float[Tensor, "B F"], Float[Tensor, "B F"], Stats]:
-        """Mean and variance of every feature's process at the inputs, and the work of the solve."""
+        """Compute mean and variance of every feature's process at the inputs, and the work of the solve."""
         features, stats = self._features(x, steps)
         return *self._marginals_at(features[0]), stats
 
@@ -154,11 +154,11 @@ class NodeGP(Model):
             return self.processes.marginals(self.bounds(features.to(self.mixing.weight.dtype)))
 
     def _mixed(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance (B, 1) of the single output ``w . f`` of a regression."""
+        """Compute mean and variance (B, 1) of the single output ``w . f`` of a regression."""
         return self.mixing(mean), variance @ self.mixing.weight.square().T
 
     def _members(self, mean: Tensor, variance: Tensor, samples: int, draw: Draw, seed: int) -> Float[Tensor, "S B C"]:
-        """Outputs at S draws of the processes, which are the same for every input."""
+        """Compute the outputs at S draws of the processes, which are the same for every input."""
         if self.task == "regression":
             mean, variance = self._mixed(mean, variance)
         z = _draws(samples, mean.shape[1], draw, seed, mean)
@@ -166,57 +166,50 @@ class NodeGP(Model):
         return f if self.task == "regression" else self.mixing(f)
 
     def forward(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Float[Tensor, "S B C"]:
-        """Outputs at S draws of the processes; differentiable."""
+        """Compute the outputs at S draws of the processes; differentiable."""
         mean, variance, _ = self.marginals(x)
         return self._members(mean, variance, samples, draw, seed)
 
     # -- training --------------------------------------------------------------------------------------------------------
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """The negative evidence lower bound per data point.
+        """Compute the negative evidence lower bound per data point.
 
         Args:
-            x: (B, ...).
-            y: (B,) integer labels, or (B,) or (B, 1) real values.
-            n_data: Number of training points N; needed, because the KL counts once for all of them.
-            times: Must be None: the end-time is fixed.
-            phase: There is one only.
+            x: Inputs (B, ...).
+            y: Integer labels (B,), or real values (B,) or (B, 1).
+            n_data: Number of training points N; required, because the KL counts once for all of them.
+            times: Must be None, because the end-time is fixed.
+            phase: Ignored; the model has one phase.
         """
         check_input(x)
         self.check_targets(x, y)
         if times is not None:
-            raise InputError(f"a NODE-GP has the fixed end-time {_END_TIME:g}: times must be None")
+            raise InputError(f"times must be None for a NODE-GP, whose end-time is always {_END_TIME:g}")
         if n_data is None:
-            raise InputError("the bound of a NODE-GP needs n_data, the number of training points: its KL counts once for all")
+            raise InputError("a NODE-GP requires n_data, the number of training points, because its KL counts once for all")
         self.check_labels(y, self.mixing.out_features)
         features, self.solve_stats = self._features(x, "training")
-        parts = self.objective_parts(x, y, x.new_tensor([_END_TIME]), features, n_data)
-        # Without the graph: a copy or a pickle of the model must not meet it, and it must not outlive the backward pass.
-        pieces = {name: getattr(parts, name).detach() for name in ("loss", "expected_log_likelihood", "kl")}
-        self.loss_parts = replace(parts, **pieces)
+        parts = self.compose_loss(features, y, x.new_tensor([_END_TIME]), PosteriorTerms(), n_data)
+        self.loss_parts = parts.detached()
         return parts.loss
 
-    def solving_part(self) -> LatentTimeODE:
-        """The network of features."""
+    @property
+    def solving_network(self) -> LatentTimeODE:
+        """The network that computes the features."""
         return self.backbone
 
     def running_statistics(self) -> list[Tensor]:
-        """The bounds of the features."""
+        """Return the running bounds of the features."""
         return [self.bounds.low, self.bounds.high, self.bounds.batches]
 
-    def objective_parts(
-        self,
-        x: Tensor,
-        y: Tensor,
-        times: Tensor,
-        outputs: Tensor,
-        n_data: int | None,
-        posterior: tuple[Tensor | None, Tensor | None] | None = None,
+    def compose_loss(
+        self, outputs: Float[Tensor, "1 B F"], y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None
     ) -> LossParts:
-        """The negative bound from the features (1, B, F); see `Model.objective_parts`. The end-time has no posterior."""
+        """Compose the negative bound from the features; see `EndTimeModel.compose_loss`. The end-time has no posterior."""
         assert n_data is not None
         mean, variance = self._marginals_at(outputs[0])
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(outputs.device.type, enabled=False):
             expected = self._expected_log_likelihood(mean, variance, y)
             kl, log_prior = self.processes.kl(), self.processes.log_prior()
             weight = 1.0 / checked_count("n_data", n_data)
@@ -227,12 +220,12 @@ class NodeGP(Model):
             mean, variance = self._mixed(mean, variance)
             at_mean = self.likelihood.log_prob(mean.unsqueeze(0), y)
             return (at_mean - 0.5 * variance.squeeze(1) / self.likelihood.noise_std.square()).mean()
-        # Checked arguments would have to be read, and the device waited for.
+        # Validation would read the arguments and thereby wait for the device.
         f = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False).rsample(torch.Size([self.gp.training_samples]))
         return self.likelihood.log_prob(self.mixing(f), y).mean()
 
     def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
-        """Networks (and noise), kernel and mean of the processes, and what describes their posterior, mixing included."""
+        """Return networks and noise, kernel and mean of the processes, and the parameters of their posterior with the mixing."""
         hyper = self.processes.hyper_parameters()
         chosen = {id(p) for p in hyper}
         variational = [*(p for p in self.processes.parameters() if id(p) not in chosen), *self.mixing.parameters()]
@@ -244,12 +237,12 @@ class NodeGP(Model):
         }
 
     def finish_training(self, x: Tensor, y: Tensor) -> None:
-        """Fit the stored grid on training inputs."""
+        """Fit the prediction grid on training inputs."""
         self.backbone.finish_training(x, y)
 
     @torch.no_grad()
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """Kernel, bounds of the features, and the observation noise of a regression model."""
+        """Describe the kernel, the bounds of the features, and the observation noise of a regression model."""
         kernel = self.processes.covar_module
         facts = {
             "length_scale": float(kernel.base_kernel.lengthscale),
@@ -257,45 +250,43 @@ class NodeGP(Model):
             "feature_low": float(self.bounds.low),
             "feature_high": float(self.bounds.high),
         }
-        if isinstance(self.likelihood, Gaussian):
-            facts["noise_std"] = float(self.likelihood.noise_std)
-        return facts
+        noise = self.likelihood.observation_noise()
+        return facts if noise is None else {**facts, "noise_std": float(noise)}
 
     def solver_state(self) -> dict[str, Any]:
-        """The kept grid."""
+        """Return the state of the training grid."""
         return self.backbone.solver_state()
 
     def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Continue with a kept grid."""
+        """Restore the training grid."""
         self.backbone.load_solver_state(state)
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 
     def predict(
-        self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
+        self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
     ) -> Prediction:
-        """Predictive distribution from one solve and S draws of the processes.
+        """Compute the predictive distribution from one solve and S draws of the processes.
 
         Args:
-            x: (B, ...).
+            x: Inputs (B, ...), a tensor or a numpy array.
             samples: Number of draws S.
-            draw: ``"quantile"``: every process goes through its S quantiles (in an order of its own, the same for every input),
-                stretched so that their variance is that of the process; ``"random"``: seeded independent draws.
-            seed: Seed of random draws.
-            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE`.
+            draw: ``"quantile"``: every process takes its S quantiles in a permuted order that is the same for every input,
+                scaled so that their variance is that of the process; ``"random"``: independent draws from the seed.
+            seed: Seed of the random draws.
+            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE.predict`.
         """
-        check_input(x)
+        x = self.as_inputs(x)
         samples = checked_count("samples", samples)
-        if steps not in ("stored", "adaptive"):
-            raise InputError(unknown_name("kind of steps", steps, ("stored", "adaptive")))
+        check_steps(steps)
         with torch.no_grad(), evaluating(self):
             mean, variance, stats = self.marginals(x, steps)
             outputs = self._members(mean, variance, samples, draw, seed)
-        noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian) else None
-        return Prediction(self.task, outputs, outputs.new_full((samples,), _END_TIME), stats, noise)
+        times = outputs.new_full((samples,), _END_TIME)
+        return Prediction(self.task, outputs, times, stats, self.likelihood.observation_noise())
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
-        """Log of the averaged class probabilities with a graph to x."""
+        """Return the log of the averaged class probabilities with a graph to x."""
         outputs = self(x, checked_count("samples", samples), draw, seed)
         return Prediction(self.task, outputs, outputs.new_full((samples,), _END_TIME)).log_probs
 
@@ -311,11 +302,10 @@ def _grid_gps(features: int, options: GPOptions) -> GridGPs:
 
 
 def _draws(samples: int, columns: int, draw: Draw, seed: int, like: Tensor) -> Float[Tensor, "S D"]:
-    """Standard normal numbers, shared by all inputs."""
+    """Return standard normal numbers that all inputs share."""
+    check_draw(draw)
     if draw == "random":
         return seeded_normal((samples, columns), seed, 0, like)
-    if draw != "quantile":
-        raise InputError(unknown_name("draw", draw, ("quantile", "random")))
     u = (torch.arange(samples, dtype=torch.float64, device=like.device) + 0.5) / samples
     z = torch.special.ndtri(u)
     if samples > 1:

@@ -1,4 +1,4 @@
-"""How a latent-time model solves its ODE, and what its training minimises."""
+"""Options of a latent-time model: how it solves its ODE, and what training minimises."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class SolverOptions:
         method: An adaptive Runge-Kutta method.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
-        training: ``"kept"``: the error-balanced grid of earlier steps, checked on every pass; ``"adaptive"``: the paper's
-            literal two-phase solve; ``"fixed"``: equal steps over the window, whose error nobody checks, so that a gradient
-            does not depend on how a batch is shared among processes.
-        fixed_steps: Number of the equal steps.
-        recompute: Trade time for memory in the backward pass.
-        clip_last: End at the largest end-time; the paper's code does not.
-        max_steps: Limit of trial steps.
+        training: ``"kept"``: the error-balanced training grid of earlier steps, checked on every pass; ``"adaptive"``: the
+            literal two-phase solve of the paper; ``"fixed"``: equal steps over the window without an error check, so that a
+            gradient does not depend on how processes share a batch.
+        fixed_steps: Number of equal steps.
+        recompute: Save memory in the backward pass at the cost of time.
+        clip_last: End at the largest end-time, unlike the paper's code.
+        max_steps: Largest number of trial steps.
     """
 
     method: str = "dopri5"
@@ -45,9 +45,7 @@ class SolverOptions:
         for name in ("rtol", "atol"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0.0 < value < math.inf:
-                raise InputError(
-                    f"{name} = {value!r} is impossible: a tolerance is positive and finite, for example 1e-2 or 1e-6"
-                )
+                raise InputError(f"{name} must be a positive, finite number such as 1e-2 or 1e-6, not {value!r}")
         ways = ("kept", "adaptive", "fixed")
         if self.training not in ways:
             raise InputError(unknown_name("way to solve in training", self.training, ways))
@@ -60,9 +58,9 @@ class ObjectiveOptions:
     """What training minimises.
 
     Attributes:
-        weighting: Estimator of the expectation over q, see `ltnode.objective.Weighting`.
+        weighting: Estimator of the expectation under q, see `ltnode.objective.Weighting`.
         kl_weight: Weight of the KL per data point, or ``"elbo"`` for the literal bound.
-        samples: End-times per training step (per input where each has its own T).
+        samples: Number of end-times per training step (per input where each has its own T).
         scheme: ``"grid"``: one draw per equal part of the window; ``"iid"``: independent draws, as in the paper's code.
     """
 

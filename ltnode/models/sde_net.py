@@ -1,4 +1,4 @@
-"""SDE-Net: a neural SDE whose diffusion is trained to be small on the data and large away from them.
+"""SDE-Net: a neural SDE whose diffusion is trained to be small on the data and large away from the data.
 
 Kong, Sun and Zhang, "SDE-Net: Equipping Deep Neural Networks with Uncertainty Estimates", ICML 2020.
 """
@@ -17,11 +17,11 @@ from torch.nn import functional
 from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import execution, images
-from ltnode.models.contract import Draw, Model, Task, apply_part, check_input
+from ltnode.models.contract import Draw, Inputs, Model, Task, apply_part, check_draw, check_input
 from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal
-from ltnode.objective import Categorical, Gaussian, Likelihood, LossParts, MeanSquare
+from ltnode.objective import Categorical, Gaussian, Likelihood, LossParts
 from ltnode.ode import Stats
 from ltnode.ode.sde import euler_maruyama
 from ltnode.typing import Float, Tensor
@@ -33,8 +33,8 @@ class SDEOptions:
 
     Attributes:
         steps: Number of Euler-Maruyama steps.
-        step_size: Their size; the end-time is ``steps * step_size``.
-        sigma_train: Largest diffusion while the weights are trained: the noise is ``sigma * g(h(0)) dW`` with 0 < g < 1.
+        step_size: Size of a step; the end-time is ``steps * step_size``.
+        sigma_train: Largest diffusion while training the weights: the noise is ``sigma * g(h(0)) dW`` with 0 < g < 1.
         sigma_test: Largest diffusion in predictions.
         outlier_std: Standard deviation of the noise that turns data into out-of-distribution inputs.
     """
@@ -50,7 +50,8 @@ class SDEOptions:
         for name in ("step_size", "sigma_train", "sigma_test", "outlier_std"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0.0 <= value < math.inf or (name == "step_size" and value == 0.0):
-                raise InputError(f"{name} = {value!r} is impossible: a finite number that is not negative (step_size: not 0)")
+                allowed = "> 0" if name == "step_size" else ">= 0"
+                raise InputError(f"{name} must be a finite number {allowed}, not {value!r}")
 
     @property
     def edges(self) -> list[float]:
@@ -59,9 +60,9 @@ class SDEOptions:
 
 
 class ConvDiffusion(nn.Module):
-    """Diffusion network for images: 2 or 3 times (GN, ReLU, conv[t, .]) at t = 0, then GN, ReLU, mean over positions, Linear.
+    """Diffusion network for images: (GN, ReLU, conv[t, .]) at t = 0 two or three times, then GN, ReLU, mean pooling, Linear.
 
-    The channel of t = 0 has no effect, but its weights count among the published numbers of parameters.
+    The channel of t = 0 has no effect, but its weights are included in the published numbers of parameters.
     """
 
     def __init__(self, width: int = 64, convolutions: int = 2) -> None:
@@ -71,13 +72,13 @@ class ConvDiffusion(nn.Module):
         self.head = images.classifier(1, width)
 
     def forward(self, h: Float[Tensor, "B C H W"]) -> Float[Tensor, "B 1"]:
-        """Logit of g."""
+        """Compute the logit of g."""
         run, start = execution.current(), h.new_zeros(())
         norms = [norm for norm in [*self.norms, self.head[0]] if isinstance(norm, nn.GroupNorm)]
         convs = [layer.conv for layer in self.convs if isinstance(layer, images.TimeConv2d)]
         for i, layer in enumerate(self.convs):
             if i == len(convs) - 2:
-                # What remains but for the head's end has the layers of a field.
+                # The remaining layers up to the norm of the head are those of a field.
                 at_once = run.normed_convolutions(start, h, (convs[i], convs[i + 1]), (norms[i], norms[i + 1], norms[i + 2]))
                 if at_once is not None:
                     return self.head[1:](at_once)
@@ -86,15 +87,15 @@ class ConvDiffusion(nn.Module):
 
 
 def vector_diffusion(width: int, hidden: int = 100) -> nn.Sequential:
-    """Diffusion network for vectors: one hidden layer, to the logit of g."""
+    """Return a diffusion network for vectors with one hidden layer; its output is the logit of g."""
     return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1))
 
 
 class SDENet(Model):
-    """``dh = f(t, h) dt + sigma g(h(0)) dW`` from ``h(0) = stem(x)``, by Euler-Maruyama; ``head(h)`` gives a prediction.
+    """``dh = f(t, h) dt + sigma g(h(0)) dW`` from ``h(0) = stem(x)``, by Euler-Maruyama; ``head(h)`` is the prediction.
 
-    One training step has two phases, each with parameters of its own. ``"main"`` (stem, field, head) minimises the negative
-    log-likelihood of one noisy pass; its gradient reaches the stem through g as well. ``"diffusion"`` (g) minimises
+    One training step has two phases with separate parameters. ``"main"`` (stem, field, head) minimises the negative
+    log-likelihood of one noisy pass, with a gradient that reaches the stem through g as well. ``"diffusion"`` (g) minimises
     ``BCE(g(x), 0) + BCE(g(x + outlier_std eps), 1)`` on constant features, with eps ~ N(0, 1) the same in all colour channels.
 
     Args:
@@ -129,18 +130,18 @@ class SDENet(Model):
     # -- the pieces of a pass --------------------------------------------------------------------------------------------
 
     def initial_state(self, x: Tensor) -> Tensor:
-        """h(0), in the dtype of x also under autocast."""
+        """Compute h(0), in the dtype of x also under autocast."""
         return apply_part("stem", self.stem, x).to(x.dtype)
 
     def diffusion_at(self, h: Tensor, frozen: bool = False) -> Float[Tensor, " B"]:
-        """g(h(0)) in (0, 1); ``frozen`` takes the weights of g as constants, while h keeps its gradient."""
+        """Compute g(h(0)) in (0, 1); ``frozen`` treats the weights of g as constants, while h keeps its gradient."""
         if frozen:
             constants = {name: p.detach() for name, p in self.diffusion.named_parameters()}
             return torch.sigmoid(functional_call(self.diffusion, constants, (h,))).squeeze(-1)
         return torch.sigmoid(self.diffusion(h)).squeeze(-1)
 
     def _outputs(self, h: Tensor, scale: Float[Tensor, " B"], noise: Tensor) -> Float[Tensor, "S B C"]:
-        """Outputs of S passes at once; noise is (steps, S, B or 1, ...)."""
+        """Compute the outputs of S passes at once; noise has shape (steps, S, B or 1, ...)."""
         scale = scale.reshape(-1, *[1] * (h.ndim - 1)).to(h.dtype)
         y = euler_maruyama(self._drift, scale, h.unsqueeze(0), self.sde.edges, noise)
         y = y.expand(noise.shape[1], *y.shape[1:])
@@ -148,17 +149,17 @@ class SDENet(Model):
         return out.unflatten(0, y.shape[:2])
 
     def _stats(self, passes: int = 1) -> Stats:
-        """Steps, and evaluations of the drift per input: the first serves all passes."""
+        """Count steps and evaluations of the drift per input; all passes share the first evaluation."""
         return Stats(self.sde.steps, 0, 1 + (self.sde.steps - 1) * passes)
 
     def _drift(self, t: Tensor, y: Tensor) -> Tensor:
         return self.field(t, y.flatten(0, 1)).unflatten(0, y.shape[:2])
 
     def forward(self, x: Tensor, samples: int = 10, seed: int = 0) -> Float[Tensor, "S B C"]:
-        """Outputs of the passes of a prediction, with a graph; stem, diffusion and first drift run once for all passes.
+        """Compute the outputs of the passes of a prediction, with a graph; all passes share stem, diffusion and first drift.
 
-        The noise is a function of (seed, pass, step, place in the state) and the same for every input, so that an input's
-        passes do not depend on its batch-mates; over seeds each input's passes have the distribution of independent noise.
+        The noise is a function of (seed, pass, step, position in the state) and the same for every input, so that the passes of
+        an input do not depend on the rest of the batch. Over seeds, they have the distribution of independent noise.
         """
         h = self.initial_state(x)
         noise = seeded_normal((samples, self.sde.steps, 1, *h.shape[1:]), seed, 0, h).transpose(0, 1)
@@ -167,20 +168,20 @@ class SDENet(Model):
     # -- training --------------------------------------------------------------------------------------------------------
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """The loss of one phase, per data point; noise comes from torch's generator.
+        """Compute the loss of one phase, per data point; noise comes from the global generator of torch.
 
         Args:
-            x: (B, ...).
-            y: (B,) integer labels, or (B,) or (B, 1) real values.
-            n_data: Not used.
-            times: Must be None: the end-time is fixed.
+            x: Inputs (B, ...).
+            y: Integer labels (B,), or real values (B,) or (B, 1).
+            n_data: Ignored.
+            times: Must be None, because the end-time is fixed.
             phase: ``"main"`` or ``"diffusion"``.
         """
         check_input(x)
         self.check_targets(x, y)
         if times is not None:
             raise InputError(
-                "an SDE-Net has a fixed end-time: times must be None; change it by sde={'steps': ..., 'step_size': ...}"
+                "times must be None for an SDE-Net, whose end-time is fixed; change it by sde={'steps': ..., 'step_size': ...}"
             )
         if phase == "main":
             loss = self._negative_log_likelihood(x, y)
@@ -202,7 +203,7 @@ class SDENet(Model):
 
     def _detection_loss(self, x: Tensor) -> Tensor:
         eps = torch.randn(x.shape[0], 1, *x.shape[2:], dtype=x.dtype, device=x.device) if x.ndim > 2 else torch.randn_like(x)
-        # Eval mode: outliers must not enter running statistics, and g sees the features that predictions will have.
+        # In eval mode outliers do not enter running statistics, and g receives the features that predictions have.
         with torch.no_grad(), evaluating(self.stem):
             h = self.initial_state(torch.cat([x, x + self.sde.outlier_std * eps]))
         inside, outside = self.diffusion(h).squeeze(-1).chunk(2)
@@ -210,56 +211,51 @@ class SDENet(Model):
         return functional.softplus(inside).mean() + functional.softplus(-outside).mean()
 
     def parameter_roles(self, phase: str = "main") -> dict[str, list[nn.Parameter]]:
-        """The diffusion network in its own phase, everything else in the main one."""
-        own = list(self.diffusion.parameters())
+        """Return the diffusion network for its phase, and all other parameters for the main phase."""
+        diffusion = list(self.diffusion.parameters())
         if phase == "diffusion":
-            return {"diffusion": own}
-        chosen = {id(p) for p in own}
+            return {"diffusion": diffusion}
+        chosen = {id(p) for p in diffusion}
         return {"weights": [p for p in self.parameters() if id(p) not in chosen]}
 
     @torch.no_grad()
     def finish_training(self, x: Tensor, y: Tensor) -> None:
         """Fit the residual noise of a mean-square model on training inputs."""
-        if isinstance(self.likelihood, MeanSquare):
-            residual = self.predict(x).mean - y.reshape(-1).to(x.dtype)
-            self.likelihood.noise_std.copy_(residual.square().mean().sqrt())
+        self.likelihood.fit_noise(lambda: self.predict(x).mean - y.reshape(-1).to(x.dtype))
 
     @torch.no_grad()
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """Mean of g over the inputs, and the observation noise of a regression model."""
+        """Describe the mean of g over the inputs, and the observation noise of a regression model."""
         facts: dict[str, float] = {}
         if x is not None:
             with evaluating(self):
                 facts["diffusion"] = float(self.diffusion_at(self.initial_state(x)).mean())
-        if isinstance(self.likelihood, Gaussian | MeanSquare):
-            facts["noise_std"] = float(self.likelihood.noise_std)
-        return facts
+        noise = self.likelihood.observation_noise()
+        return facts if noise is None else {**facts, "noise_std": float(noise)}
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 
-    def predict(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
-        """Predictive distribution over passes, run as one batch.
+    def predict(self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
+        """Compute the predictive distribution over passes, which run as one batch.
 
         Args:
-            x: (B, ...).
+            x: Inputs (B, ...), a tensor or a numpy array.
             samples: Number of passes S.
-            draw: Noise has no quantiles to go through: both draws take it from the seed, see `forward`.
+            draw: Both values draw the noise from the seed, because noise has no quantiles; see `forward`.
             seed: Seed of the noise.
         """
-        check_input(x)
+        x = self.as_inputs(x)
         samples = checked_count("samples", samples)
         with torch.no_grad(), evaluating(self):
             outputs = self._members(x, samples, draw, seed)
-        noise = self.likelihood.noise_std.detach() if isinstance(self.likelihood, Gaussian | MeanSquare) else None
         times = outputs.new_full((samples,), self.sde.edges[-1])
-        return Prediction(self.task, outputs, times, self._stats(samples), noise)
+        return Prediction(self.task, outputs, times, self._stats(samples), self.likelihood.observation_noise())
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
-        """Log of the averaged class probabilities with a graph to x."""
+        """Return the log of the averaged class probabilities with a graph to x."""
         outputs = self._members(x, checked_count("samples", samples), draw, seed)
         return Prediction(self.task, outputs, outputs.new_full((samples,), self.sde.edges[-1])).log_probs
 
     def _members(self, x: Tensor, samples: int, draw: Draw, seed: int) -> Tensor:
-        if draw not in ("quantile", "random"):
-            raise InputError(unknown_name("draw", draw, ("quantile", "random")))
+        check_draw(draw)
         return self(x, samples, seed)

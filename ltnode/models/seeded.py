@@ -1,4 +1,4 @@
-"""Random numbers of predictions: functions of a seed and a position alone, the same on every device and in every batch."""
+"""Random numbers for predictions: functions of a seed and a position only, the same on every device and in every batch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _HALF_STEP = 2.0**-54
 
 
 def seeded_uniform(shape: tuple[int, ...], seed: int, stream: int, device: torch.device) -> Float[Tensor, "..."]:
-    """Numbers in (0, 1), float64; element i (in row-major order) depends on (seed, stream, i) alone.
+    """Return numbers in (0, 1), float64; element i in row-major order depends on (seed, stream, i) only.
 
-    So the first rows of a longer draw are those of a shorter one.
+    The first rows of a longer draw therefore equal those of a shorter one.
 
     Args:
-        shape: Of the result.
-        seed: Of the prediction.
-        stream: Tells apart the uses of one seed.
-        device: Of the result; the values are the same on all.
+        shape: Shape of the result.
+        seed: Seed of the prediction.
+        stream: Distinguishes different uses of one seed.
+        device: Device of the result; the values are the same on all devices.
     """
     positions = torch.arange(math.prod(shape), device=device).reshape(shape)
     u = to_unit(hash_indices(hash_counters(seed, stream), positions))
@@ -29,5 +29,5 @@ def seeded_uniform(shape: tuple[int, ...], seed: int, stream: int, device: torch
 
 
 def seeded_normal(shape: tuple[int, ...], seed: int, stream: int, like: Tensor) -> Float[Tensor, "..."]:
-    """Standard normal numbers by inversion of `seeded_uniform`, with the device and dtype of ``like``."""
+    """Return standard normal numbers by inversion of `seeded_uniform`, with the device and dtype of ``like``."""
     return torch.special.ndtri(seeded_uniform(shape, seed, stream, like.device)).to(like.dtype)

@@ -17,16 +17,14 @@ class SteerTime(FixedTime):
     """T ~ Uniform(t - spread, t + spread) in training, T = t in prediction.
 
     Args:
-        t: The time of predictions, positive and finite.
-        spread: Half the width of the training interval, above 0 and below t.
+        t: End-time of predictions, positive and finite.
+        spread: Half the width of the training interval, > 0 and < t.
     """
 
     def __init__(self, t: float = 1.0, spread: float = 0.5) -> None:
         super().__init__(t)
         if not isinstance(spread, int | float) or not 0.0 < spread < t:
-            raise InputError(
-                f"spread = {spread!r} is impossible: above 0 and below t = {t:g}, so that every end-time is positive"
-            )
+            raise InputError(f"spread must be > 0 and < t = {t:g}, so that every end-time is positive, not {spread!r}")
         self.window = (t - spread, t + spread)
 
     def _window_times(
@@ -35,6 +33,6 @@ class SteerTime(FixedTime):
         return EndTime._window_times(self, shape, scheme, generator, device)
 
     def extra_repr(self) -> str:
-        """The time and the training interval."""
+        """Show the end-time and the training interval."""
         low, high = self.window
         return f"t={float(self.get_buffer('t')):g}, training window=({low:g}, {high:g})"

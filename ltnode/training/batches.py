@@ -12,8 +12,9 @@ from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
 from ltnode.errors import InputError
 from ltnode.models import Model
+from ltnode.models.step import Batch
 from ltnode.training.config import TrainConfig
-from ltnode.typing import Float, Int, Tensor
+from ltnode.typing import Int, Tensor
 
 _ORDER = 1
 """Keeps the words of the data order apart from those of augmentation and end-times, which hash (seed, ...) too."""
@@ -21,27 +22,6 @@ _ORDER = 1
 
 _BLOCK = 32
 """Batches that are augmented and normalised together on CUDA."""
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One process's share of the examples of one step.
-
-    Attributes:
-        x: (b, ...) augmented and normalised inputs; b may be 0 when there are more processes than examples.
-        y: (b,) targets.
-        indices: (b,) positions in the training set.
-        step: Optimiser steps done before.
-        epoch: Passes over the data done before.
-        share: Fraction of the step's examples, over all processes, that are in this batch.
-    """
-
-    x: Float[Tensor, "b *rest"]
-    y: Tensor
-    indices: Int[Tensor, " b"]
-    step: int
-    epoch: int
-    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +106,7 @@ class TrainingData:
                 else examples.x
             )
             step = epoch * self.steps_per_epoch + position
-            yield Batch(self._inputs(x), examples.y, indices, step, epoch, len(indices) / len(whole))
+            yield Batch(self._inputs(x), examples.y, indices, step, len(whole))
 
     def _cuda_batches(self, epoch: int, skip: int, order: Tensor, size: int) -> Iterator[Batch]:
         """The same batches, prepared many at a time: their dozens of small kernels would cost more than a training step."""
@@ -137,7 +117,7 @@ class TrainingData:
             x = self._inputs(self.dataset.prepare(examples.x, seed=self.config.seed, epoch=epoch, indices=indices))
             shares = zip(positions, x.split(size), examples.y.split(size), indices.split(size), strict=True)
             for position, part, y, own in shares:
-                yield Batch(part, y, own, epoch * self.steps_per_epoch + position, epoch, 1.0)
+                yield Batch(part, y, own, epoch * self.steps_per_epoch + position, len(own))
 
     def evaluation_inputs(self, split: Split, limit: int | None = None) -> tuple[Tensor, Tensor]:
         """The first examples of a split, normalised but not augmented, and their targets."""

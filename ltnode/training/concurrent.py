@@ -124,15 +124,15 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | No
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(product_precision(configs[0].precision))
-        side_by_side = len(jobs) if at_once is None else max(1, min(at_once, len(jobs)))
+        concurrent_runs = len(jobs) if at_once is None else max(1, min(at_once, len(jobs)))
         turns = []
         for job, dataset, config in zip(jobs, datasets, configs, strict=True):
             stream = torch.cuda.Stream(device) if device.type == "cuda" else None
             folder = None if job.out is None else Path(job.out)
             with _on(stream):
-                training = Training(job.model, dataset, config, device, workers, folder, None, side_by_side)
+                training = Training(job.model, dataset, config, device, workers, folder, None, concurrent_runs)
             turns.append(_Turns(str(folder or f"seed {config.seed}"), training, stream))
-        _take_turns(turns, resume, side_by_side)
+        _take_turns(turns, resume, concurrent_runs)
     return [turn.training.result for turn in turns]
 
 

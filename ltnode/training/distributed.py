@@ -21,11 +21,11 @@ import torch.distributed as dist
 from torch import nn
 
 from ltnode.errors import CheckpointError, LTNodeError
+from ltnode.objective import LOGGED_PARTS
 from ltnode.training.status import RunStatus, TrainingError
 from ltnode.typing import Tensor
 
 _TIMEOUT = timedelta(minutes=10)
-_PIECES = ("loss", "expected_log_likelihood", "kl")
 _T = TypeVar("_T")
 
 
@@ -63,25 +63,25 @@ class Workers:
         """Whether this process writes the run folder."""
         return self.rank == 0
 
-    def combine(self, parameters: Sequence[Tensor], pieces: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum gradients and pieces of the loss over the processes, in one message; gradients are replaced in place.
+    def combine(self, parameters: Sequence[Tensor], parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum gradients and parts of the loss over the processes, in one message; gradients are replaced in place.
 
         A parameter that no process has a gradient for keeps none.
         """
         if self.world == 1:
-            return pieces
-        reference = next(iter(pieces.values()))
+            return parts
+        reference = next(iter(parts.values()))
         present = torch.tensor([float(p.grad is not None) for p in parameters], device=reference.device)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        # Processes without examples do not know which pieces the model has: a fixed number travels.
-        values = torch.stack([pieces.get(name, torch.zeros_like(reference)) for name in _PIECES])
+        # Processes without examples do not know which parts the model has: a fixed number travels.
+        values = torch.stack([parts.get(name, torch.zeros_like(reference)) for name in LOGGED_PARTS])
         flat = torch.cat([present, values, *(g.reshape(-1) for g in gradients)])
         self._guard(lambda: dist.all_reduce(flat))
-        sizes = [len(parameters), len(_PIECES), *(p.numel() for p in parameters)]
+        sizes = [len(parameters), len(LOGGED_PARTS), *(p.numel() for p in parameters)]
         present, values, *gradients = torch.split(flat, sizes)
         for parameter, count, gradient in zip(parameters, present.tolist(), gradients, strict=True):
             parameter.grad = gradient.view_as(parameter).to(parameter.dtype) if count else None
-        return {name: value for name, value in zip(_PIECES, values, strict=True) if name in pieces}
+        return {name: value for name, value in zip(LOGGED_PARTS, values, strict=True) if name in parts}
 
     def agree(self, decide: Callable[[], _T]) -> _T:
         """Let the writer decide (and read files), and give its answer, or its error, to all."""

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from ltnode import metrics
-from ltnode.accelerate.graph_step import accelerated_step
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset
 from ltnode.device import choose_device, product_precision
@@ -30,7 +29,7 @@ from ltnode.training.progress import progress_bar, tensorboard, tensorboard_writ
 from ltnode.training.provenance import provenance
 from ltnode.training.run import Run, RunFolder
 from ltnode.training.status import RunStatus, TrainingError
-from ltnode.training.step import EagerStep, TrainingStep, make_optimizers, set_learning_rates
+from ltnode.training.step import make_optimizers, make_step, set_learning_rates
 from ltnode.training.stopping import stop_requests
 from ltnode.typing import Tensor
 
@@ -120,18 +119,25 @@ class Training:
         workers: Workers,
         out: Path | None,
         on_log: OnLog | None,
-        side_by_side: int = 1,
+        concurrent_runs: int = 1,
     ) -> None:
-        # Recorded beside the wall time, which the other runs of the process share.
-        self.side_by_side = side_by_side
+        # Recorded next to the wall time, which concurrent runs share.
+        self.concurrent_runs = concurrent_runs
         self.model, self.config, self.device, self.workers, self.on_log = model, config, device, workers, on_log
         self.data = TrainingData.of(dataset, model, config, device)
         model.to(device).train()
         workers.same_start(model)
         self.optimizers = make_optimizers(model, config)
         example, _ = self.data.evaluation_inputs(self.data.train, 1)
-        eager = EagerStep(model, self.optimizers, config, len(self.data.train), workers, check=device.type == "cpu")
-        self.step_function: TrainingStep = accelerated_step(eager, device, example, side_by_side)
+        self.step_function = make_step(
+            model,
+            self.optimizers,
+            config,
+            len(self.data.train),
+            workers=workers,
+            example=example,
+            concurrent_runs=concurrent_runs,
+        )
         self.folder = None if out is None else RunFolder(out)
         self.result = Run(model, config, out)
         self.log = MetricsLog(device)
@@ -206,11 +212,7 @@ class Training:
                         return
                     parts = self.step_function(batch)
                     self.steps_done += 1
-                    self.log.add(
-                        parts,
-                        round(len(batch.indices) / batch.share) if batch.share else 0,
-                        self.model.solve_stats,
-                    )
+                    self.log.add(parts, batch.n_examples or len(batch.indices), self.model.solve_stats)
                     loss = None
                     if self._log_is_due():
                         line = self._write_line(epoch)
@@ -382,7 +384,7 @@ class Training:
             "message": message,
             "steps": self.steps_done,
             "total_steps": self.total_steps,
-            "side_by_side": self.side_by_side,
+            "concurrent_runs": self.concurrent_runs,
             "last": self.result.history[-1] if self.result.history else None,
             "provenance": provenance(self.config, self.data.describe(), self.device, self.seconds),
         }

@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ltnode.ode import Stats
-from ltnode.training.step import LossPieces
+from ltnode.typing import Tensor
 
 
 class MetricsLog:
-    """Means of the loss's pieces and of the solver's work, and the speed, since the last line."""
+    """Means of the parts of the loss and of the solver's work, and the speed, since the last line."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._names: list[str] = []
-        self._sums = torch.zeros(0, dtype=torch.float64, device=device)
+        self._sums: dict[str, Tensor] = {}
         self._steps = 0
         self._solves = 0
         self._work = [0, 0, 0]
         self.restart_clock()
 
-    def add(self, pieces: LossPieces, examples: int, stats: Stats | None) -> None:
-        """Count one step: its pieces of the loss, its number of examples, its solve."""
+    def add(self, parts: Mapping[str, Tensor], examples: int, stats: Stats | None) -> None:
+        """Count one step.
+
+        Args:
+            parts: Parts of the loss by name, 0-dim float64.
+            examples: Number of examples of the step.
+            stats: Work of its solve.
+        """
         if not self._steps:
-            self._names, self._sums = list(pieces.names), pieces.values.clone()
+            self._sums = {name: value.clone() for name, value in parts.items()}
         else:
-            self._sums += pieces.values
+            torch._foreach_add_(list(self._sums.values()), list(parts.values()))  # one launch for all parts
         self._steps += 1
         self._examples += examples
         if stats is not None:
@@ -37,12 +43,12 @@ class MetricsLog:
             self._work = [total + count for total, count in zip(self._work, counts, strict=True)]
 
     def is_finite(self) -> bool:
-        """Whether every sum is a number; waits for the device."""
-        return bool(torch.isfinite(self._sums).all())
+        """Whether every sum is finite; waits for the device."""
+        return all(torch.isfinite(torch.stack(list(self._sums.values()))).tolist()) if self._sums else True
 
     def take(self) -> dict[str, Any]:
-        """The means since the last call, which begins a new count."""
-        line: dict[str, Any] = {name: total / self._steps for name, total in zip(self._names, self._sums.tolist(), strict=True)}
+        """Return the means since the last call and start a new count."""
+        line: dict[str, Any] = {name: total / self._steps for name, total in self._totals().items()}
         if self._solves:
             names = ("accepted_steps", "rejected_steps", "evaluations")
             line["solver"] = {name: total / self._solves for name, total in zip(names, self._work, strict=True)}
@@ -51,20 +57,25 @@ class MetricsLog:
         self._work = [0, 0, 0]
         return line
 
+    def _totals(self) -> dict[str, float]:
+        values = torch.stack(list(self._sums.values())).tolist() if self._sums else []
+        return dict(zip(self._sums, values, strict=True))
+
     def state(self) -> dict[str, Any]:
-        """The unfinished sums, as JSON: a resumed run writes the same lines."""
+        """Return the unfinished sums as JSON, so that a resumed run writes the same lines."""
+        totals = self._totals() if self._steps else {}
         return {
-            "names": self._names,
-            "sums": self._sums.tolist() if self._steps else [],
+            "names": list(self._sums),
+            "sums": list(totals.values()),
             "steps": self._steps,
             "solves": self._solves,
             "work": self._work,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue with the sums of `state`; the clock begins anew."""
-        self._names = list(state["names"])
-        self._sums = torch.tensor(state["sums"], dtype=torch.float64, device=self._device)
+        """Continue with the sums of `state`; the clock starts anew."""
+        sums = torch.tensor(state["sums"], dtype=torch.float64, device=self._device)
+        self._sums = dict(zip(state["names"], sums.unbind(), strict=False))  # no sums at the start of a count
         self._steps, self._solves, self._work = int(state["steps"]), int(state["solves"]), list(state["work"])
         self.restart_clock()
 

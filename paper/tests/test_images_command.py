@@ -87,7 +87,7 @@ def test_cells_trained_side_by_side_are_those_trained_alone(tmp_path: Path) -> N
     assert len(weights[0]) >= 2
     assert weights[0] == weights[1]
     folders = sorted({path.split("/")[0] for path in runs[1]})
-    assert json.loads(runs[1][f"{folders[0]}/results.json"])["side_by_side"] == 2
+    assert json.loads(runs[1][f"{folders[0]}/results.json"])["concurrent_runs"] == 2
 
 
 @pytest.mark.usefixtures("no_pages")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,11 @@ class RunsAgain:
     def replay(self) -> None:
         for static, value in zip(_several(self._outputs), _several(self._run()), strict=True):
             static.copy_(value)
+
+
+def floats(parts: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The parts of a loss as numbers."""
+    return {name: float(value) for name, value in parts.items()}
 
 
 def _several(outputs: Outputs) -> tuple[torch.Tensor, ...]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from emulated_graphs import emulate
+from emulated_graphs import emulate, floats
 
-from ltnode.accelerate.graph_step import AcceleratedStep, GraphStep, accelerated_step, why_not_captured
+from ltnode.accelerate.graph_step import GraphStep
+from ltnode.accelerate.plan import unsupported_reason_capture
+from ltnode.accelerate.step import AcceleratedStep, accelerated_step
 from ltnode.models import Model, build
+from ltnode.models.step import Batch, EagerStep, StepSettings
 from ltnode.training import TrainConfig
-from ltnode.training.batches import Batch
-from ltnode.training.distributed import Workers
-from ltnode.training.step import EagerStep, make_optimizers
+from ltnode.training.step import make_optimizers
 
 pytest.importorskip("gpytorch", reason="NODE-GP needs gpytorch (extra gp)")
 CONFIG = TrainConfig(
     model="node-gp", data="mnist", optimizer="sgd", lr=0.05, momentum=0.9, nesterov=True, role_lr={"gp_hyper": 5e-4}
 )
-N_DATA = 1000
+SETTINGS = StepSettings(n_data=1000)
 
 
 @pytest.fixture
@@ -34,25 +35,25 @@ def batch(step: int, size: int, device: str) -> Batch:
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(size, 1, 28, 28, generator=generator)
     y = x.flatten(1)[:, :100].reshape(size, 10, 10).mean(dim=2).argmax(dim=1)
-    return Batch(x.to(device), y.to(device), torch.arange(size, device=device), step, 0, 1.0)
+    return Batch(x.to(device), y.to(device), torch.arange(size, device=device), step)
 
 
 def eager_step(model: Model, optimizers: dict[str, torch.optim.Optimizer]) -> EagerStep:
-    return EagerStep(model, optimizers, CONFIG, N_DATA, Workers(), check=False)
+    return EagerStep(model, optimizers, SETTINGS)
 
 
 @pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
 def test_the_step_is_that_of_the_eager_one(emulated: None):
     """Same draws of the processes: pieces of the loss, all weights and the features' bounds; sums in another order (1e-4)."""
     (reference, optimizers), (model, own) = node_gp("cpu"), node_gp("cpu")
-    eager, step = eager_step(reference, optimizers), GraphStep(model, own, CONFIG, N_DATA, fused=False)
+    eager, step = eager_step(reference, optimizers), GraphStep(model, own, SETTINGS, fused=False)
     for number in range(3):
         torch.manual_seed(number)
-        wanted = eager(batch(number, 6, "cpu"))
+        expected = eager(batch(number, 6, "cpu"))
         torch.manual_seed(number)
         got = step(batch(number, 6, "cpu"))
-        assert got.names == wanted.names
-        assert got.values.tolist() == pytest.approx(wanted.values.tolist(), rel=1e-4), number
+        assert list(got) == list(expected)
+        assert floats(got) == pytest.approx(floats(expected), rel=1e-4), number
     for (name, a), b in zip(reference.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=name)
     for a, b in zip(reference.running_statistics(), model.running_statistics(), strict=True):
@@ -64,7 +65,7 @@ def test_the_step_is_that_of_the_eager_one(emulated: None):
 def test_a_masked_update_leaves_the_bounds_as_they_were(emulated: None):
     """A loss that is no number: weights, momentum and running bounds stay bit for bit, and it is counted."""
     model, optimizers = node_gp("cpu")
-    step = GraphStep(model, optimizers, CONFIG, N_DATA, fused=False)
+    step = GraphStep(model, optimizers, SETTINGS, fused=False)
     step(batch(0, 4, "cpu"))
     before = [value.detach().clone() for value in (*model.parameters(), *model.running_statistics())]
     momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.sgd.parameters]
@@ -80,20 +81,20 @@ def test_a_masked_update_leaves_the_bounds_as_they_were(emulated: None):
 
 def test_nothing_is_in_the_way_of_a_capture():
     """By SGD on CUDA; the published preset is that."""
-    model, _ = node_gp("cpu")
-    assert why_not_captured(model, CONFIG, torch.device("cuda"), 1) is None
+    model, optimizers = node_gp("cpu")
+    assert unsupported_reason_capture(model, optimizers, torch.device("cuda")) is None
 
 
 @pytest.mark.gpu
 def test_captured_training_learns_like_the_eager_one():
     """60 steps on the same batches with other draws: the same mean loss up to their noise (8 draws of 64 processes a step)."""
     means = []
-    for wish in ("auto", "off"):
+    for requested in ("auto", "off"):
         model, optimizers = node_gp("cuda")
-        eager = EagerStep(model, optimizers, CONFIG.replace(accelerate=wish), N_DATA, Workers(), check=False)
-        step = accelerated_step(eager, torch.device("cuda"), batch(0, 1, "cuda").x)
+        eager = EagerStep(model, optimizers, SETTINGS, reference=requested == "off")
+        step = accelerated_step(eager, batch(0, 1, "cuda").x, requested)
         losses = [float(step(batch(i, 64, "cuda"))["loss"]) for i in range(60)]
-        if wish == "auto":
-            assert isinstance(step, AcceleratedStep) and step._capturing, "the step fell back to the eager one"
+        if requested == "auto":
+            assert isinstance(step, AcceleratedStep) and step.capturing, "the step fell back to the eager one"
         means.append(sum(losses) / len(losses))
     assert means[0] == pytest.approx(means[1], rel=0.03)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from emulated_graphs import emulate
+from emulated_graphs import emulate, floats
 
 from ltnode.accelerate.graph_step import GraphStep
 from ltnode.models import InputSpec, build
 from ltnode.models.latent_time import LatentTimeODE
+from ltnode.models.step import Batch, EagerStep, StepSettings
 from ltnode.training import TrainConfig
-from ltnode.training.batches import Batch
-from ltnode.training.distributed import Workers
-from ltnode.training.step import EagerStep, make_optimizers
+from ltnode.training.step import make_optimizers
 
 pytestmark = pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
 CONFIG = TrainConfig(optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3, seed=3)
-N_DATA = 100
+SETTINGS = StepSettings(CONFIG.precision, CONFIG.seed, n_data=100)
 
 
 @pytest.fixture(autouse=True)
@@ -31,25 +30,25 @@ def model_of(name: str) -> LatentTimeODE:
 
 
 def graph_step(model: LatentTimeODE) -> GraphStep:
-    return GraphStep(model, make_optimizers(model, CONFIG), CONFIG, N_DATA, fused=False)
+    return GraphStep(model, make_optimizers(model, CONFIG), SETTINGS, fused=False)
 
 
 def batch(step: int, size: int) -> Batch:
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(size, 2, generator=generator)
-    return Batch(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), torch.arange(size) + 7 * step, step, 0, 1.0)
+    return Batch(x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long(), torch.arange(size) + 7 * step, step)
 
 
 @pytest.mark.parametrize("name", ["node", "uni-node", "lt-node", "alt-node"])
 def test_the_step_is_that_of_the_eager_one(name: str):
     """End-times drawn ahead, over the border of a block of them; batches of two sizes; the flat update rounds differently."""
     reference, model = model_of(name), model_of(name)
-    eager = EagerStep(reference, make_optimizers(reference, CONFIG), CONFIG, N_DATA, Workers(), check=False)
+    eager = EagerStep(reference, make_optimizers(reference, CONFIG), SETTINGS)
     step = graph_step(model)
     for number, size in zip(range(61, 67), (8, 8, 5, 8, 5, 8), strict=True):
-        wanted, got = eager(batch(number, size)), step(batch(number, size))
-        assert got.names == wanted.names
-        assert got.values.tolist() == pytest.approx(wanted.values.tolist(), rel=1e-4, abs=1e-6), number
+        expected, got = eager(batch(number, size)), step(batch(number, size))
+        assert list(got) == list(expected)
+        assert floats(got) == pytest.approx(floats(expected), rel=1e-4, abs=1e-6), number
     for (label, a), b in zip(reference.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=label)
     assert step.counts()["masked_updates"] == 0
@@ -71,8 +70,8 @@ def test_a_failed_check_masks_the_update_and_leaves_no_trace():
     assert all(torch.equal(a, b.detach()) for a, b in zip(before, step.sgd.parameters, strict=True))
     kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.sgd.parameters]
     assert all(torch.equal(a, b) for a, b in zip(momentum, kept, strict=True))
-    searches = step.kept.n_searches
+    searches = step.policy.grid.n_searches
     for number in range(5, 10):  # the host sees it a few steps later
         step(batch(number, 8))
-    assert step.kept.n_searches > searches and step.kept.n_failed_checks >= 1
+    assert step.policy.grid.n_searches > searches and step.policy.grid.n_failed_checks >= 1
     assert not all(torch.equal(a, b.detach()) for a, b in zip(before, step.sgd.parameters, strict=True))

@@ -14,15 +14,17 @@ from torch import Tensor, nn
 from training.tiny import tiny_config, tiny_data, tiny_model
 
 import ltnode
-from ltnode.accelerate import graph_step as accelerated
+from ltnode.accelerate import plan
 from ltnode.accelerate.flat_sgd import FlatSGD
-from ltnode.accelerate.graph_step import AcceleratedStep, CaptureError, GraphStep, accelerated_step, why_not_captured
+from ltnode.accelerate.graph_step import GraphStep
+from ltnode.accelerate.plan import plan_step, unsupported_reason_capture
+from ltnode.accelerate.recorder import CaptureError
+from ltnode.accelerate.step import AcceleratedStep, accelerated_step
 from ltnode.errors import ConfigError
-from ltnode.models import Model, build, execution
+from ltnode.models import InputSpec, Model, build, execution
+from ltnode.models.step import Batch, EagerStep, StepSettings
 from ltnode.training import RunStatus, TrainConfig
-from ltnode.training.batches import Batch
-from ltnode.training.distributed import Workers
-from ltnode.training.step import EagerStep, make_optimizers
+from ltnode.training.step import make_optimizers
 
 SGD = TrainConfig(optimizer="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4)
 
@@ -32,17 +34,16 @@ def learnable_batch(step: int, device: str, size: int = 64) -> Batch:
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(size, 1, 28, 28, generator=generator)
     y = x.flatten(1)[:, :100].reshape(size, 10, 10).mean(dim=2).argmax(dim=1)
-    return Batch(x.to(device), y.to(device), torch.arange(size, device=device), step, 0, 1.0)
+    return Batch(x.to(device), y.to(device), torch.arange(size, device=device), step)
 
 
 def captured(precision: str, fused: bool) -> GraphStep:
     model = build("lt-node", "mnist", seed=0).to("cuda").train()
-    config = SGD.replace(precision=precision)
-    return GraphStep(model, make_optimizers(model, config), config, 1000, fused)
+    return GraphStep(model, make_optimizers(model, SGD), StepSettings(precision, SGD.seed, 1000), fused)
 
 
 def eager_step(model: Model, config: TrainConfig) -> EagerStep:
-    return EagerStep(model, make_optimizers(model, config), config, 1000, Workers(), check=True)
+    return EagerStep(model, make_optimizers(model, config), StepSettings(config.precision, config.seed, 1000), check=True)
 
 
 @pytest.mark.parametrize(
@@ -56,23 +57,55 @@ def test_a_cpu_trains_eagerly(model: str, data: str, config: TrainConfig, reason
     """Without CUDA ``auto`` means the eager step, and a wish for a graph is refused with the reason."""
     built = build(model, data, seed=0)
     example = torch.zeros(1, *built.spec["input"]["shape"])
-    cpu = torch.device("cpu")
     eager = eager_step(built, config)
-    assert accelerated_step(eager, cpu, example) is eager
-    for wish in ("graph", "fused"):
+    assert accelerated_step(eager, example) is eager
+    for requested in ("graph", "fused"):
         with pytest.raises(ConfigError, match=reason):
-            accelerated_step(eager_step(built, config.replace(accelerate=wish)), cpu, example)
+            accelerated_step(eager, example, requested)
 
 
 def test_what_changes_from_pass_to_pass_is_not_captured():
     """BatchNorm, other optimisers and shared batches have reasons of their own, whatever the device offers."""
     cuda = torch.device("cuda")
     paper = build("lt-node", "synthetic", "paper", seed=0)
-    assert "BatchNorm" in str(why_not_captured(paper, SGD, cuda, 1))
+    assert "BatchNorm" in str(unsupported_reason_capture(paper, make_optimizers(paper, SGD), cuda))
     plain = build("lt-node", "mnist", seed=0)
-    assert why_not_captured(plain, SGD, cuda, 1) is None
-    assert "SGD" in str(why_not_captured(plain, SGD.replace(optimizer="adam"), cuda, 1))
-    assert "several processes" in str(why_not_captured(plain, SGD, cuda, 2))
+    sgd = make_optimizers(plain, SGD)
+    assert unsupported_reason_capture(plain, sgd, cuda) is None
+    assert "SGD" in str(unsupported_reason_capture(plain, make_optimizers(plain, SGD.replace(optimizer="adam")), cuda))
+    assert "several processes" in str(unsupported_reason_capture(plain, sgd, cuda, shared_batch=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dampening": 0.1}, "dampening"),
+        ({"maximize": True}, "maximize"),
+        ({}, None),
+    ],
+)
+def test_an_sgd_that_the_flat_update_does_not_compute_is_not_captured(options: dict[str, Any], words: str | None):
+    """The flat update has one momentum for all parameters, no dampening and no maximisation."""
+    model = build("lt-node", "mnist", seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
+    reason = unsupported_reason_capture(model, {"main": optimizer}, torch.device("cuda"))
+    assert reason is None if words is None else words in str(reason)
+    groups = [{"params": list(model.stem.parameters())}, {"params": list(model.field.parameters()), "momentum": 0.5}]
+    mixed = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    assert "same momentum" in str(unsupported_reason_capture(model, {"main": mixed}, torch.device("cuda")))
+
+
+def test_a_plan_says_how_steps_are_computed_and_why_not_faster():
+    """Requests and the reason for everything short of fused kernels; on a device of the name cuda, which need not exist."""
+    cuda, model = torch.device("cuda"), build("lt-node", InputSpec((2,), "classification", 3), seed=0)
+    optimizers, example = make_optimizers(model, SGD), torch.zeros(1, 2)
+    planned = plan_step(model, optimizers, cuda, example)
+    assert planned.mode == "captured" and "TimeMLP" in str(planned)
+    assert plan_step(model, optimizers, cuda, example, "graph").mode == "captured"
+    assert str(plan_step(model, optimizers, cuda, example, "off")) == "training runs eagerly: accelerate = 'off'"
+    assert "CUDA graphs need CUDA" in str(plan_step(model, optimizers, torch.device("cpu"), example))
+    with pytest.raises(ConfigError, match="accelerate = 'fused' is not possible: the field is a TimeMLP"):
+        plan_step(model, optimizers, cuda, example, "fused")
 
 
 @pytest.mark.gpu
@@ -118,7 +151,7 @@ def test_a_failed_check_masks_the_update_and_leaves_no_trace(fused: bool):
     assert not all(torch.equal(a, b) for a, b in zip(before, fast, strict=True))  # the change above did change something
     for i in range(5, 12):  # seen a few steps later: a new grid, and training goes on
         step(learnable_batch(i, "cuda"))
-    assert step.kept.n_searches >= 2
+    assert step.policy.grid.n_searches >= 2
 
 
 # -- parts that cannot be captured -------------------------------------------------------------------------------------------
@@ -182,7 +215,7 @@ class EmulatedCapture:
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-        monkeypatch.setattr(accelerated, "why_not_captured", lambda *_: None)
+        monkeypatch.setattr(plan, "unsupported_reason_capture", lambda *_: None)
 
     @contextmanager
     def on(self, stream: Any) -> Iterator[None]:
@@ -293,7 +326,7 @@ def test_a_wrong_part_is_named_as_without_acceleration(emulated: EmulatedCapture
     """An error that the eager step has as well comes from there, in its own words."""
     model = watched_model()
     model.head = nn.Linear(5, 1)
-    with pytest.raises(ltnode.InputError, match="the head does not take a batch"):
+    with pytest.raises(ltnode.InputError, match="the head does not accept a batch"):
         ltnode.fit(model, tiny_data(), own_config())
 
 
@@ -322,7 +355,7 @@ def test_a_later_capture_may_fail_too():
 
     def batches() -> Iterator[Batch]:
         x, y = tiny_data().train.x[:16], tiny_data().train.y[:16]
-        return (Batch(x, y, torch.arange(16), step, 0, 1.0) for step in range(9))
+        return (Batch(x, y, torch.arange(16), step) for step in range(9))
 
     eager, alone = eager_step(tiny_model(), own_config()), eager_step(tiny_model(), own_config())
     scripted = Scripted(eager, until=5)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import ltnode
-from ltnode.accelerate.joint_batches import predict_batches, why_not_side_by_side
+from ltnode.accelerate.joint_batches import predict_batches
+from ltnode.accelerate.plan import unsupported_reason_joint_batches
 from ltnode.models import InputSpec
 
 
@@ -23,7 +24,7 @@ def image_model(name: str) -> ltnode.LatentTimeODE:
 @pytest.mark.parametrize("name", ["node", "uni-node", "lt-node", "alt-node"])
 @pytest.mark.parametrize("draw", ["random", "quantile"])
 @pytest.mark.parametrize("seeds", [(5, 5, 5), (1, 2, 3)])
-def test_side_by_side_is_batch_by_batch(name: str, draw: str, seeds: tuple[int, int, int]):
+def test_joint_batches_are_predicted_as_alone(name: str, draw: str, seeds: tuple[int, int, int]):
     """Same end-times and work; in float64, where sums in another order leave 1e-12 of the logits, and ReLUs amplify it."""
     model = image_model(name)
     batches = torch.randn(3, 4, 1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind()
@@ -36,5 +37,5 @@ def test_side_by_side_is_batch_by_batch(name: str, draw: str, seeds: tuple[int, 
 
 
 def test_other_models_are_predicted_one_by_one():
-    assert why_not_side_by_side(image_model("lt-node")) is None
-    assert "regression" in str(why_not_side_by_side(ltnode.build("lt-node", "synthetic", seed=0)))
+    assert unsupported_reason_joint_batches(image_model("lt-node")) is None
+    assert "regression" in str(unsupported_reason_joint_batches(ltnode.build("lt-node", "synthetic", seed=0)))

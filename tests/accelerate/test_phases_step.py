@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from emulated_graphs import emulate
+from emulated_graphs import emulate, floats
 
 from ltnode.accelerate.execution import FusedLayers
-from ltnode.accelerate.graph_step import AcceleratedStep, accelerated_step, why_not_captured
-from ltnode.accelerate.layers import why_no_fused_layers
 from ltnode.accelerate.phases_step import PhasesGraphStep
+from ltnode.accelerate.plan import unsupported_reason_capture, unsupported_reason_device
+from ltnode.accelerate.step import AcceleratedStep, accelerated_step
 from ltnode.device import autocast
 from ltnode.models import Model, build, execution
+from ltnode.models.step import Batch, EagerStep, StepSettings
 from ltnode.training import TrainConfig
-from ltnode.training.batches import Batch
-from ltnode.training.distributed import Workers
-from ltnode.training.step import EagerStep, make_optimizers
+from ltnode.training.step import make_optimizers
 
 CONFIG = TrainConfig(model="sde-net", data="mnist", optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3)
+SETTINGS = StepSettings(n_data=1000)
 
 
 @pytest.fixture
@@ -34,25 +36,21 @@ def batch(step: int, size: int, device: str) -> Batch:
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(size, 1, 28, 28, generator=generator).to(device)
     y = torch.randint(0, 10, (size,), generator=generator).to(device)
-    return Batch(x, y, torch.arange(size, device=device), step, 0, 1.0)
-
-
-def eager_step(model: Model, optimizers: dict[str, torch.optim.Optimizer], device: str) -> EagerStep:
-    return EagerStep(model, optimizers, CONFIG, 1000, Workers.start(torch.device(device)), check=False)
+    return Batch(x, y, torch.arange(size, device=device), step)
 
 
 @pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
 def test_both_phases_are_those_of_the_eager_step(emulated: None):
     """Pieces of both losses and all weights, over batches of two sizes; the flat update rounds differently (1e-5)."""
     reference, captured = sde_net("cpu"), sde_net("cpu")
-    eager, step = eager_step(*reference, "cpu"), PhasesGraphStep(*captured, CONFIG, 1000)
+    eager, step = EagerStep(*reference, SETTINGS), PhasesGraphStep(*captured, SETTINGS)
     for number, size in enumerate((6, 6, 4, 6)):
         torch.manual_seed(number)
-        wanted = eager(batch(number, size, "cpu"))
+        expected = eager(batch(number, size, "cpu"))
         torch.manual_seed(number)
         got = step(batch(number, size, "cpu"))
-        assert got.names == wanted.names
-        assert got.values.tolist() == pytest.approx(wanted.values.tolist(), rel=1e-4, abs=1e-5), number
+        assert list(got) == list(expected)
+        assert floats(got) == pytest.approx(floats(expected), rel=1e-4, abs=1e-5), number
     for (name, a), b in zip(reference[0].named_parameters(), captured[0].parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=name)
     assert step.counts() == {"masked_updates": 0}
@@ -62,7 +60,7 @@ def test_both_phases_are_those_of_the_eager_step(emulated: None):
 def test_a_loss_that_is_no_number_changes_nothing_and_is_counted(emulated: None):
     """Both phases are masked: weights and momentum stay bit for bit."""
     model, optimizers = sde_net("cpu")
-    step = PhasesGraphStep(model, optimizers, CONFIG, 1000)
+    step = PhasesGraphStep(model, optimizers, SETTINGS)
     step(batch(0, 4, "cpu"))
     before = [p.detach().clone() for p in model.parameters()]
     bad = batch(1, 4, "cpu")
@@ -80,8 +78,9 @@ def test_a_loss_that_is_no_number_changes_nothing_and_is_counted(emulated: None)
 def test_models_that_decide_on_the_host_are_not_captured():
     """An ensemble trains its members one by one; SDE-Net does the same operations in every step."""
     cuda = torch.device("cuda")
-    assert why_not_captured(build("sde-net", "mnist", seed=0), CONFIG, cuda, 1) is None
-    assert "decides on the host" in str(why_not_captured(build("ensemble", "mnist", seed=0), CONFIG, cuda, 1))
+    assert unsupported_reason_capture(*sde_net("cpu"), cuda) is None
+    ensemble = build("ensemble", "mnist", seed=0)
+    assert "decides on the host" in str(unsupported_reason_capture(ensemble, make_optimizers(ensemble, CONFIG), cuda))
 
 
 @pytest.mark.gpu
@@ -90,16 +89,14 @@ def test_sde_net_trains_captured_as_it_does_eagerly():
     means = []
     for captured in (False, True):
         model, optimizers = sde_net("cuda")
-        eager = eager_step(model, optimizers, "cuda")
-        step = accelerated_step(eager, torch.device("cuda"), batch(0, 1, "cuda").x) if captured else eager
+        eager = EagerStep(model, optimizers, SETTINGS)
+        step = accelerated_step(eager, batch(0, 1, "cuda").x) if captured else eager
         assert isinstance(step, AcceleratedStep) == captured
         losses = []
         for number in range(100):
-            given = batch(number, 64, "cuda")
-            given = Batch(
-                given.x, given.x.flatten(1)[:, :100].reshape(64, 10, 10).mean(2).argmax(1), given.indices, number, 0, 1.0
-            )
-            losses.append(float(step(given)["loss"]))
+            random = batch(number, 64, "cuda")
+            labels = random.x.flatten(1)[:, :100].reshape(64, 10, 10).mean(2).argmax(1)
+            losses.append(float(step(replace(random, y=labels))["loss"]))
         means.append(sum(losses[50:]) / 50)
         assert not captured or step.counts() == {"masked_updates": 0}
     assert means[1] == pytest.approx(means[0], rel=0.1)
@@ -135,4 +132,4 @@ def test_fused_layers_are_the_layers_on_a_cpu():
         with execution.using(FusedLayers() if wanted else execution.REFERENCE):
             losses.append(float(model.loss(x, y).detach()))
     assert losses[0] == losses[1]
-    assert "cpu" in str(why_no_fused_layers(torch.device("cpu")))
+    assert "cpu" in str(unsupported_reason_device(torch.device("cpu")))

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ltnode.accelerate import plan
 from ltnode.accelerate import solve as fused_solve
 from ltnode.accelerate.kernels.conv_trajectory import FieldTensors
-from ltnode.accelerate.solve import fused_replayer, why_not_fused_solve
+from ltnode.accelerate.plan import unsupported_reason_fused_solve
+from ltnode.accelerate.solve import fused_replayer
 from ltnode.models import InputSpec, LatentTimeODE, Model, build, execution
 from ltnode.models.images import ConvField
 from ltnode.models.node_gp import NodeGP
@@ -67,7 +69,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return standing_in(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fused_solve, "conv_trajectory", recording)
-    monkeypatch.setattr(fused_solve, "_why_not_here", lambda device: None)
+    monkeypatch.setattr(plan, "unsupported_reason_device", lambda device: None)
     return calls
 
 
@@ -251,14 +253,14 @@ def test_what_the_kernels_cannot_do_has_a_reason(
 ):
     made = field()
     h = torch.zeros(2, made.norm1.num_channels, side, side)
-    found = why_not_fused_solve(made, h, times, get_tableau(method))
+    found = unsupported_reason_fused_solve(made, h, times, get_tableau(method))
     assert found is None if reason is None else reason in str(found)
 
 
 def test_on_the_cpu_the_layers_serve():
     """No stand-in here: the reference is the default wherever there is no CUDA."""
     h = torch.zeros(2, 32, 3, 3)
-    assert "cpu" in str(why_not_fused_solve(ConvField(32), h, torch.ones(1), get_tableau("dopri5")))
+    assert "cpu" in str(unsupported_reason_fused_solve(ConvField(32), h, torch.ones(1), get_tableau("dopri5")))
     assert fused_replayer(ConvField(32), h, torch.ones(1), "dopri5", 1e-2, 1e-2) is None
 
 

@@ -127,6 +127,16 @@ class ModelContract:
             assert bool(torch.isfinite(value).all())
         assert not p.outputs.requires_grad
 
+    def test_numpy_inputs_are_predicted_like_tensors(self) -> None:
+        """Arrays of any float type, also with negative strides; other types are refused with what was given."""
+        model, x = self.make(), self.inputs(4)
+        expected = model.predict(x).outputs
+        assert torch.equal(model.predict(x.numpy()).outputs, expected)
+        assert torch.equal(model.predict(x.double().numpy()).outputs, expected)
+        assert torch.equal(model.predict(x.flip(0).numpy()[::-1]).outputs, expected)
+        with pytest.raises(ValueError, match="x must be a floating-point tensor or array .*not ndarray of int64"):
+            model.predict(x.long().numpy())
+
     def test_uncertainty_splits_in_two(self) -> None:
         """Entropy = aleatoric + epistemic, both not negative; for regression the same of variances. Float32: to 1e-6 and 1e-5."""
         model = self.make()

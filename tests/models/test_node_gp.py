@@ -296,7 +296,7 @@ def test_bad_calls_are_refused():
     model, x, y = node_gp(), torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
     with pytest.raises(InputError, match="n_data"):
         model.loss(x, y)
-    with pytest.raises(InputError, match="fixed end-time"):
+    with pytest.raises(InputError, match="times must be None"):
         model.loss(x, y, n_data=4, times=torch.ones(1))
 
 

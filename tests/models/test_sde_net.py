@@ -209,7 +209,7 @@ def test_mean_square_loss_and_residual_noise():
 @pytest.mark.no_typecheck
 def test_bad_calls_are_refused():
     model, x, y = net(), torch.randn(4, 2), torch.tensor([0, 1, 2, 0])
-    with pytest.raises(InputError, match="fixed end-time"):
+    with pytest.raises(InputError, match="times must be None"):
         model.loss(x, y, times=torch.ones(1))
     with pytest.raises(InputError, match="unknown phase 'difusion'. Did you mean 'diffusion'"):
         model.loss(x, y, phase="difusion")

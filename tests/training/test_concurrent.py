@@ -54,7 +54,7 @@ def test_every_run_is_the_one_it_would_have_been_alone(name: str, tmp_path: Path
         assert (run.path / "model.safetensors").read_bytes() == (alone.path / "model.safetensors").read_bytes()  # type: ignore[operator]
         assert lines(run.path) == lines(alone.path)  # type: ignore[arg-type]
         assert json.loads((run.path / "config.json").read_text())["train"] == alone.config.to_json()
-        assert (run.results["side_by_side"], alone.results["side_by_side"]) == (3, 1)
+        assert (run.results["concurrent_runs"], alone.results["concurrent_runs"]) == (3, 1)
 
 
 def test_interrupted_runs_continue_together_or_alone(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_queue_of_runs_ends_like_each_alone(tmp_path: Path) -> None:
     for job, run in zip(jobs("alone"), queued, strict=True):
         ltnode.fit(job.model, job.data, job.config, job.out)
         assert (run.path / "model.safetensors").read_bytes() == (Path(str(job.out)) / "model.safetensors").read_bytes()  # type: ignore[operator]
-        assert run.results["side_by_side"] == 2
+        assert run.results["concurrent_runs"] == 2
 
 
 def test_runs_side_by_side_share_device_and_precision() -> None:

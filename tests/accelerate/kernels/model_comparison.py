@@ -54,7 +54,8 @@ def model_errors(
     edges = torch.linspace(0.0, model.end_time.window[1], steps + 1, dtype=torch.float64).to(device)
 
     wanted_outputs, wanted_norms = _outputs(exact, x.double(), times.double(), edges, "fp32", False)
-    wanted = exact.objective_parts(x.double(), y, times.double(), wanted_outputs, N_DATA).loss
+    terms = exact.posterior_terms(x.double(), times.double())
+    wanted = exact.compose_loss(wanted_outputs, y, times.double(), terms, N_DATA).loss
     wanted_gradients = torch.autograd.grad(wanted, list(exact.parameters()))
     if device != "cpu":  # what the kernels do not write must not look right: fill the memory they are going to get
         junk = [torch.full((1 << 24,), float("nan"), device=device) for _ in range(8)]
@@ -63,7 +64,7 @@ def model_errors(
         outputs, norms = _outputs(model, x, times, edges, precision, fused)
         with autocast(precision, x.device):
             posterior = model.posterior_terms(x, times)
-        loss = model.objective_parts(x, y, times, outputs.float(), N_DATA, posterior).loss
+        loss = model.compose_loss(outputs.float(), y, times, posterior, N_DATA).loss
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         with torch.no_grad():
             unsaved, _ = _outputs(model, x, times, edges, precision, fused)

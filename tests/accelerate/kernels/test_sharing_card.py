@@ -20,7 +20,7 @@ from ltnode.accelerate.fused import field_tensors
 from ltnode.accelerate.kernels import conv_trajectory, interpolated_head, nvrtc
 from ltnode.accelerate.kernels.cuda.conv_trajectory import CudaTrajectory
 from ltnode.accelerate.kernels.hopper import conv_gradients, halving_conv
-from ltnode.training import engine, fit_seeds
+from ltnode.training import fit_seeds, step
 
 CPU = torch.device("cpu")
 Differentiated = tuple[torch.Tensor, ...]
@@ -49,8 +49,8 @@ def test_even_blocks_are_as_few_as_take_no_longer(items: int, most: int):
 def test_every_training_knows_how_many_share_its_device(monkeypatch: pytest.MonkeyPatch):
     """What chooses the step is told the number of runs that take turns, and one where a training is alone."""
     told: list[int] = []
-    choose = engine.accelerated_step
-    monkeypatch.setattr(engine, "accelerated_step", lambda *given: told.append(given[3]) or choose(*given))
+    choose = step.accelerated_step
+    monkeypatch.setattr(step, "accelerated_step", lambda *given: told.append(given[3]) or choose(*given))
     config = tiny_config(epochs=1)
     fit_seeds(lambda _: tiny_model("node"), tiny_data(), config, (0, 1, 2))
     ltnode.fit(tiny_model("node"), tiny_data(), config)

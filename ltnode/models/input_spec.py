@@ -1,0 +1,73 @@
+"""What a network must know about its data: the shape of an input, the task and the number of classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_args
+
+from ltnode import data as data_sets
+from ltnode.errors import InputError, unknown_name
+from ltnode.models.contract import Task
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Shape of one input, task, and number of classes.
+
+    Attributes:
+        shape: (D,) for vectors or (C, H, W) for images.
+        task: "classification" or "regression".
+        n_classes: Number of classes; None for regression.
+    """
+
+    shape: tuple[int, ...]
+    task: Task
+    n_classes: int | None = None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether inputs are images (C, H, W)."""
+        return len(self.shape) == 3
+
+    @property
+    def n_outputs(self) -> int:
+        """Width of the head: one logit per class, or one mean."""
+        return self.n_classes if self.task == "classification" and self.n_classes else 1
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        if not isinstance(shape, tuple) or len(shape) not in (1, 3) or not all(isinstance(n, int) and n >= 1 for n in shape):
+            raise InputError(f"shape must be a tuple, (D,) for vectors or (C, H, W) for images, not {shape!r}")
+        if self.task not in get_args(Task):
+            raise InputError(unknown_name("task", self.task, get_args(Task)))
+        if self.task == "classification" and (self.n_classes is None or self.n_classes < 2):
+            raise InputError(f"n_classes must be >= 2 for classification, not {self.n_classes}")
+        if self.task == "regression" and self.n_classes is not None:
+            raise InputError(f"n_classes must be None for regression, which has no classes, not {self.n_classes}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the specification as JSON types."""
+        return {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes}
+
+
+def input_spec(data: str | InputSpec | Any) -> InputSpec:
+    """Return the `InputSpec` of a data set, given by its name, as a `Dataset`, or as the specification itself."""
+    if isinstance(data, InputSpec):
+        return data
+    if isinstance(data, str):
+        return _spec_of_name(data)
+    try:
+        return InputSpec(tuple(data.input_shape), data.task, data.n_classes)
+    except AttributeError:
+        raise InputError(f"data must be the name of a data set or a Dataset, not {type(data).__name__}") from None
+
+
+@cache
+def _spec_of_name(name: str) -> InputSpec:
+    if name not in data_sets.names():
+        raise InputError(unknown_name("data set", name, data_sets.names()))
+    if name in data_sets.SPECS:  # an image set, whose files need not be there
+        images = data_sets.SPECS[name]
+        return InputSpec(images.shape, "classification", len(images.class_names))
+    return input_spec(data_sets.load(name))

@@ -1,0 +1,178 @@
+"""The table of models: for every name, the function that builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from ltnode.checks import checked_count
+from ltnode.endtime import EndTime
+from ltnode.errors import InputError, unknown_name
+from ltnode.models import images, vectors
+from ltnode.models.contract import Model
+from ltnode.models.ensemble import Ensemble
+from ltnode.models.input_spec import InputSpec
+from ltnode.models.latent_time import LatentTimeODE
+from ltnode.models.mc_dropout import DropoutODE
+from ltnode.models.networks import Parts, image_parts, paper_vector_parts, vector_parts
+from ltnode.models.node_gp import GPOptions, NodeGP
+from ltnode.models.options import ObjectiveOptions, SolverOptions
+from ltnode.models.presets import Preset, preset_end_time, preset_objective
+from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
+from ltnode.objective import Gaussian, Likelihood, MeanSquare
+
+Options = TypeVar("Options", ObjectiveOptions, SolverOptions, SDEOptions, GPOptions)
+
+
+def _build_latent_time(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    width: int | None = None,
+    augment: int = 0,
+    parts: Parts | None = None,
+    end_time: EndTime | Mapping[str, Any] | None = None,
+    objective: ObjectiveOptions | Mapping[str, Any] | None = None,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> LatentTimeODE:
+    parts = parts or _default_parts(spec, preset, width, name == "alt-node", augment)
+    likelihood: Likelihood | None = None
+    if spec.task == "regression":
+        learns_noise = preset == "default" or name in ("lt-node", "alt-node", "lt-node-mixture")
+        likelihood = Gaussian() if learns_noise else MeanSquare()
+    if end_time is None or isinstance(end_time, Mapping):
+        end_time = preset_end_time(name, preset, parts.encoder, end_time or {})
+    base_solver = SolverOptions() if preset == "default" else SolverOptions(training="adaptive", clip_last=False)
+    return LatentTimeODE(
+        parts.stem,
+        parts.field,
+        parts.head,
+        end_time,
+        spec.task,
+        likelihood=likelihood,
+        solver=_override(base_solver, solver),
+        objective=_override(preset_objective(name, spec, preset), objective),
+        augment=augment,
+    )
+
+
+def _default_parts(spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int) -> Parts:
+    width = width if width is None else checked_count("width", width)
+    if spec.is_image:
+        return image_parts(spec, width or 64, amortized, augment)
+    if preset == "default":
+        return vector_parts(spec, width or 32, amortized, augment)
+    if width is not None or augment:
+        raise InputError("the paper's 1-D network has a fixed width and no augmentation; use preset='default'")
+    return paper_vector_parts(spec, amortized)
+
+
+def _override(base: Options, change: Options | Mapping[str, Any] | None) -> Options:
+    """Return the options with some fields replaced by those of a mapping, or ``change`` itself if it holds all options."""
+    if change is None:
+        return base
+    if isinstance(change, type(base)):
+        return change
+    valid = base.__dataclass_fields__
+    if not isinstance(change, Mapping):
+        raise InputError(f"expected {type(base).__name__}(...) or a mapping of its fields ({', '.join(valid)}), not {change!r}")
+    for key in change:
+        if key not in valid:
+            raise InputError(unknown_name(f"option of {type(base).__name__}", key, valid))
+    return replace(base, **change)
+
+
+def _build_ensemble(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    members: int = 5,
+    width: int | None = None,
+    augment: int = 0,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> Ensemble:
+    count = checked_count("members", members)
+    return Ensemble([_build_latent_time("node", spec, preset, width=width, augment=augment, solver=solver) for _ in range(count)])
+
+
+def _build_dropout(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    rate: float = 0.1,
+    width: int | None = None,
+    augment: int = 0,
+    parts: Parts | None = None,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> DropoutODE:
+    return DropoutODE(_build_latent_time("node", spec, preset, width=width, augment=augment, parts=parts, solver=solver), rate)
+
+
+def _build_sde_net(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    width: int | None = None,
+    parts: Parts | None = None,
+    sde: SDEOptions | Mapping[str, Any] | None = None,
+) -> SDENet:
+    node = _build_latent_time("node", spec, preset, width=width, parts=parts)
+    diffusion = None if parts is None else parts.diffusion
+    if diffusion is None and parts is not None:
+        raise InputError("an SDE-Net needs a diffusion network: pass parts with one that maps h(0) to a logit (B, 1)")
+    if spec.is_image:
+        # The code of SDE-Net has one set of values for grey images and another for colour images.
+        grey = spec.shape[0] == 1
+        diffusion = diffusion or images.init_paper_(ConvDiffusion(width or 64, convolutions=2 if grey else 3))
+        base = SDEOptions(sigma_train=20.0, sigma_test=500.0) if grey else SDEOptions(sigma_train=1.0, sigma_test=50.0)
+    else:
+        diffusion = diffusion or vector_diffusion(50 if preset == "paper" else width or 32)
+        # The paper reports that one step of size 1 worked best.
+        steps = 1 if preset == "paper" else 10
+        base = SDEOptions(steps, 1.0 / steps, sigma_train=0.5, sigma_test=0.5)
+    options = _override(base, sde)
+    return SDENet(node.stem, node.field, node.head, diffusion, spec.task, likelihood=node.likelihood, sde=options)
+
+
+def _build_node_gp(
+    name: str,
+    spec: InputSpec,
+    preset: Preset,
+    *,
+    width: int | None = None,
+    gp: GPOptions | Mapping[str, Any] | None = None,
+    solver: SolverOptions | Mapping[str, Any] | None = None,
+) -> NodeGP:
+    node = _build_latent_time("node", spec, preset, width=width, solver=solver)
+    stem, field = node.stem, node.field
+    head: nn.Module = nn.Identity()
+    if spec.is_image:
+        features = width or 64
+        head = images.pooled(features)
+    elif preset == "paper":
+        features = 50
+        stem = vectors.init_paper_(vectors.linear_norm_relu([1, 50]))
+        field = vectors.init_paper_(vectors.TimeConcat(vectors.linear_norm_relu([51, 100, 50])))
+    else:
+        features = width or 32
+    options = _override(GPOptions(), gp)
+    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver)
+
+
+Builder = Callable[..., Model]
+"""``(name, spec, preset, **options) -> model``; the keyword-only parameters are the options of the model."""
+
+MODELS: dict[str, Builder] = {
+    **dict.fromkeys(("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer"), _build_latent_time),
+    "sde-net": _build_sde_net,
+    "node-gp": _build_node_gp,
+    "ensemble": _build_ensemble,
+    "mc-dropout": _build_dropout,
+}
