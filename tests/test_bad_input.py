@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import ltnode
 from ltnode import AmortizedGammaTime, FixedTime, GammaMixtureTime, GammaTime, InputError, LatentTimeODE, SolverError, UniformTime
+from ltnode.errors import unknown_name
 from ltnode.models import InputSpec, ObjectiveOptions, Parts, SolverOptions, build
 from ltnode.objective import Gaussian
 
@@ -286,3 +287,13 @@ def test_memory_errors_keep_their_type() -> None:
     model = LatentTimeODE(Full(), Still(), nn.Linear(4, 3), GammaTime())
     with pytest.raises(torch.OutOfMemoryError):
         model.predict(X)
+
+
+def test_an_unknown_name_gets_its_alias_or_the_nearest_valid_name() -> None:
+    """An alias takes precedence over the nearest spelling, and the case does not matter."""
+    valid = ("lr", "accelerate", "epochs")
+    message = unknown_name("option", "learning_rate", valid, aliases={"learning_rate": "lr"})
+    assert message == "unknown option 'learning_rate'. Did you mean 'lr'? Valid: accelerate, epochs, lr."
+    assert "Did you mean 'epochs'?" in unknown_name("option", "epoch", valid)
+    assert "Did you mean 'epochs'?" in unknown_name("option", "EPOCHS", valid)
+    assert "Did you mean" not in unknown_name("option", "zzz", valid)

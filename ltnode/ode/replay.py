@@ -72,14 +72,7 @@ def replay(
 
 
 def _replay_recomputed(
-    f: Field,
-    tableau: ButcherTableau,
-    y: Tensor,
-    edges: Edges,
-    times: Tensor,
-    rtol: float,
-    atol: float,
-    per_sample: bool,
+    f: Field, tableau: ButcherTableau, y: Tensor, edges: Edges, times: Tensor, rtol: float, atol: float, per_sample: bool
 ) -> Replay:
     y0 = y
     norms: list[Tensor] = []

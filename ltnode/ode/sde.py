@@ -14,11 +14,7 @@ from ltnode.typing import Float, Tensor
 
 
 def euler_maruyama(
-    drift: Field,
-    diffusion: Field | Tensor,
-    y0: Tensor,
-    edges: Sequence[float],
-    noise: Float[Tensor, "n *noise"],
+    drift: Field, diffusion: Field | Tensor, y0: Tensor, edges: Sequence[float], noise: Float[Tensor, "n *noise"]
 ) -> Tensor:
     """State at the last edge of the Ito equation ``dy = f(t, y) dt + g(t, y) dW`` with diagonal noise.
 
