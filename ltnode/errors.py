@@ -1,13 +1,13 @@
-"""Errors that say what was given, what is allowed and what to do."""
+"""Exceptions, and messages that state the given value, the requirement and the remedy."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class LTNodeError(Exception):
-    """Base of every error that ltnode raises on purpose."""
+    """Base class of all exceptions that ltnode raises on purpose."""
 
 
 class InputError(LTNodeError, ValueError):
@@ -15,29 +15,38 @@ class InputError(LTNodeError, ValueError):
 
 
 class DataError(LTNodeError):
-    """A data file is missing, truncated, altered or of a foreign format."""
+    """A data file is missing, truncated, damaged or in another format."""
 
 
 class ConfigError(LTNodeError, ValueError):
-    """A configuration has an unknown key or an impossible value."""
+    """A configuration has an unknown key or an invalid value."""
 
 
 class CheckpointError(LTNodeError):
-    """A run folder or checkpoint is damaged, foreign, or already exists."""
+    """A run folder or checkpoint is damaged, was not written by ltnode, or already exists."""
 
 
 class MissingExtraError(LTNodeError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 
 
-def unknown_name(kind: str, given: object, valid: Iterable[str]) -> str:
-    """Message for an unknown name: what was given, the nearest valid name, all valid names."""
+def unknown_name(kind: str, name: object, valid: Iterable[str], aliases: Mapping[str, str] | None = None) -> str:
+    """Message for an unknown name: the name, the nearest valid one, and all valid ones.
+
+    Args:
+        kind: Kind of the name, for example "method".
+        name: The unknown name.
+        valid: All valid names.
+        aliases: Valid names for common names of other libraries, for example ``{"learning_rate": "lr"}``.
+    """
     names = sorted(valid)
-    near = difflib.get_close_matches(str(given), names, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {given!r}.{hint} Valid: {', '.join(names)}."
+    folded = {valid_name.lower(): valid_name for valid_name in names}
+    near = difflib.get_close_matches(str(name).lower(), folded, n=1, cutoff=0.5)
+    suggestion = (aliases or {}).get(str(name)) or (folded[near[0]] if near else None)
+    hint = f" Did you mean {suggestion!r}?" if suggestion else ""
+    return f"unknown {kind} {name!r}.{hint} Valid: {', '.join(names)}."
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:
-    """The error for an optional dependency that is not installed."""
+    """Exception for an optional dependency that is not installed."""
     return MissingExtraError(f"{purpose} needs {package}, which is not installed: pip install 'ltnode[{extra}]'")

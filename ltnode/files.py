@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: temporary name, fsync, rename."""
+"""Atomic writes: temporary name, fsync, rename."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from ltnode.errors import CheckpointError
 
 TEMPORARY = ".tmp-"
-"""Names of unfinished files and folders begin with this; what a killed process leaves can be deleted."""
+"""Prefix of unfinished files and folders; leftovers of a killed process can be deleted."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one.
+    """Write a file atomically: after a crash, either the old or the new file exists.
 
     Raises:
-        CheckpointError: The system refused (disk full, no permission); the old file is untouched and nothing is left over.
+        CheckpointError: Writing failed (disk full, no permission); the old file is unchanged.
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
@@ -34,12 +34,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON for people and programs: indented, keys in order."""
+    """Write indented JSON with sorted keys."""
     write_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
 
 
 def write_folder(path: Path, files: dict[str, bytes]) -> None:
-    """Write a folder of files that appears as a whole or not at all; an old folder of that name is replaced."""
+    """Write a folder of files so that it appears with all files or not at all; replace an existing folder."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         remove_folder(temporary)
@@ -57,7 +57,7 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder if it is there; it first gets a temporary name, so that a crash leaves no half of it under its own."""
+    """Remove a folder if it exists; it is renamed first, so that a crash cannot leave part of it under the original name."""
     if not path.exists():
         return
     doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
@@ -68,7 +68,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a killed process left under temporary names."""
+    """Delete temporary files and folders of killed processes."""
     for path in folder.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(OSError):
             if path.is_dir():
@@ -78,7 +78,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames inside a folder durable, where the system can."""
+    """Make renames inside a folder durable, if the operating system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -88,18 +88,18 @@ def sync_folder(path: Path) -> None:
 
 
 def write_error(path: Path, error: OSError) -> CheckpointError:
-    """The error for a write that the system refused."""
+    """The exception for a failed write."""
     return CheckpointError(
-        f"could not write {path}: {error.strerror or error}. Free some space or choose another folder; what was written before "
-        "is whole, and the run continues from its last checkpoint with resume=True (--resume)"
+        f"could not write {path}: {error.strerror or error}. Free some disk space or choose another folder; earlier files are "
+        "intact, and the run continues from its last checkpoint with resume=True (--resume)"
     )
 
 
 def read_json(path: Path, check: Callable[[Any], bool], what: str) -> Any:
-    """Read a JSON file that must pass a check.
+    """Read a JSON file and validate its content; ``what`` describes the folder in error messages.
 
     Raises:
-        CheckpointError: It is missing, not JSON, or not what it should be.
+        CheckpointError: The file is missing, is not valid JSON, or fails the check.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -108,7 +108,7 @@ def read_json(path: Path, check: Callable[[Any], bool], what: str) -> Any:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise CheckpointError(f"{path} is damaged (no valid JSON: {error}); restore it from a copy or train anew") from error
+        raise CheckpointError(f"{path} is damaged (not valid JSON: {error}); restore it from a backup or train again") from error
     if not check(value):
         raise CheckpointError(f"{path} was not written by ltnode: {path.parent} is not {what}")
     return value

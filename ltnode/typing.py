@@ -1,7 +1,7 @@
-"""Shapes and dtypes as types.
+"""Type annotations with shapes and dtypes.
 
-Annotations such as ``Float[Tensor, "S B *rest"]`` are checked at run time in the test suite (jaxtyping + beartype).
-jaxtyping is a development dependency: without it the same annotations mean a plain ``Tensor``.
+The test suite checks annotations such as ``Float[Tensor, "S B *rest"]`` at run time (jaxtyping and beartype). jaxtyping is a
+development dependency; without it these annotations are equivalent to ``Tensor``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Mistakes that users make with the library, each with the error it must get: its type, what was given, what to do instead.
+"""Common user mistakes and the error that each must raise: its type, the given value, the requirement or the remedy.
 
-The shape checks are off here: they exist in the test suite only, and ltnode's own message must come first.
+The shape checks are disabled here, because they exist only in the test suite and would raise before ltnode does.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import ltnode
 from ltnode import AmortizedGammaTime, FixedTime, GammaMixtureTime, GammaTime, InputError, LatentTimeODE, SolverError, UniformTime
+from ltnode.errors import unknown_name
 from ltnode.models import InputSpec, ObjectiveOptions, Parts, SolverOptions, build
 from ltnode.objective import Gaussian
 
@@ -223,7 +224,12 @@ CALLS: list[Mistake] = [
 ]
 
 SOLVING: list[Mistake] = [
-    ("tolerance of a solve", lambda: ltnode.odesolve(Still(), X, [1.0], rtol=-1.0), InputError, ("rtol = -1.0", "positive")),
+    (
+        "tolerance of a solve",
+        lambda: ltnode.odesolve(Still(), X, [1.0], rtol=-1.0),
+        InputError,
+        ("rtol must be positive", "not -1.0"),
+    ),
     ("method of a solve", lambda: ltnode.odesolve(Still(), X, [1.0], method="dopri"), InputError, ("'dopri'", "'dopri5'")),
     ("adaptive RK4", lambda: ltnode.odesolve(Still(), X, [1.0], method="rk4"), InputError, ("'rk4'", "grid=", "'dopri5'")),
     ("time before the start", lambda: ltnode.odesolve(Still(), X, [-1.0]), InputError, ("t0", "-1")),
@@ -242,7 +248,7 @@ ALL = BUILDING + PARTS + CALLS + SOLVING
 
 @pytest.mark.parametrize(("call", "error", "fragments"), [pytest.param(*m[1:], id=m[0]) for m in ALL])
 def test_mistake_gets_its_error(call: Call, error: type[Exception], fragments: tuple[str, ...]) -> None:
-    """The type of the error, and in its message what was given and what is allowed or to be done."""
+    """The error has the right type, and its message contains the given value and the requirement or remedy."""
     with pytest.raises(error) as caught:
         call()
     message = str(caught.value)
@@ -251,15 +257,15 @@ def test_mistake_gets_its_error(call: Call, error: type[Exception], fragments: t
     assert isinstance(caught.value, ltnode.LTNodeError)
 
 
-def test_the_list_is_long_and_names_every_mistake_once() -> None:
-    """At least thirty mistakes; a repeated name would hide one of them."""
+def test_the_list_is_long_and_has_unique_names() -> None:
+    """A repeated name would hide a case."""
     names = [m[0] for m in ALL]
     assert len(names) == len(set(names))
     assert len(names) >= 30
 
 
-def test_a_mistake_loses_nothing() -> None:
-    """After refused calls the model is as before: weights, statistics, mode, and the next prediction."""
+def test_a_rejected_call_leaves_the_model_unchanged() -> None:
+    """After rejected calls the model is unchanged: weights, statistics, mode, and the next prediction."""
     model = classifier()
     before, expected = {k: v.clone() for k, v in model.state_dict().items()}, model.predict(X).outputs
     model.train()
@@ -272,7 +278,7 @@ def test_a_mistake_loses_nothing() -> None:
 
 
 def test_memory_errors_keep_their_type() -> None:
-    """What torch raises for lack of memory is not put down to the user's input."""
+    """An out-of-memory error of torch is not reported as invalid input."""
 
     class Full(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -281,3 +287,13 @@ def test_memory_errors_keep_their_type() -> None:
     model = LatentTimeODE(Full(), Still(), nn.Linear(4, 3), GammaTime())
     with pytest.raises(torch.OutOfMemoryError):
         model.predict(X)
+
+
+def test_an_unknown_name_gets_its_alias_or_the_nearest_valid_name() -> None:
+    """An alias takes precedence over the nearest spelling, and the case does not matter."""
+    valid = ("lr", "accelerate", "epochs")
+    message = unknown_name("option", "learning_rate", valid, aliases={"learning_rate": "lr"})
+    assert message == "unknown option 'learning_rate'. Did you mean 'lr'? Valid: accelerate, epochs, lr."
+    assert "Did you mean 'epochs'?" in unknown_name("option", "epoch", valid)
+    assert "Did you mean 'epochs'?" in unknown_name("option", "EPOCHS", valid)
+    assert "Did you mean" not in unknown_name("option", "zzz", valid)

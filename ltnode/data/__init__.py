@@ -1,4 +1,4 @@
-"""Data: the paper's image sets, your own arrays and folders, generated problems, and the pipeline on the device."""
+"""Data sets: the image sets of the paper, user arrays and folders, generated problems, and on-device preprocessing."""
 
 from ltnode.data.augment import Augmentation, CropOffsets, Normalisation, augmentation_offsets
 from ltnode.data.cache import data_root

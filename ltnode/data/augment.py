@@ -1,8 +1,7 @@
-"""Normalisation and augmentation of batches, on the device that holds them.
+"""Normalisation and augmentation of batches on their device.
 
-Images stay raw (uint8) until the last moment: crop and flip act on raw pixels, then the batch becomes float and is
-normalised. Random crops are a pure function of (seed, epoch, sample index): they do not depend on the batch size, on
-the number of processes, or on whether the run was interrupted.
+Crops and flips operate on raw uint8 pixels; the batch is then converted to float and normalised. Random crops are a pure
+function of (seed, epoch, sample index), independent of the batch size, the number of processes and interruptions of the run.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from ltnode.counter_rng import GOLDEN, WORD, as_int64, split_mix, split_mix_int
 from ltnode.errors import InputError
 from ltnode.typing import Bool, Float, Int, Num, Tensor
 
-_DRAW_BITS = 21  # three draws out of one 64-bit word; a range of 2p + 1 values is uniform to (2p + 1) / 2^21
+_DRAW_BITS = 21  # bits per draw, three draws per 64-bit word; a range of 2p + 1 values is uniform up to (2p + 1) / 2^21
 
 
 @dataclass(frozen=True)
 class Normalisation:
     """Per-channel (images) or per-feature (vectors) standardisation.
 
-    ``apply`` computes ``(x / 255 - mean) / std`` for uint8 input and ``(x - mean) / std`` for floating-point input:
-    images that are already float are expected on the scale [0, 1]. ``mean`` and ``std`` have one entry per position of
-    the batch's dimension 1.
+    ``apply`` computes ``(x / 255 - mean) / std`` for uint8 input and ``(x - mean) / std`` for floating-point input, where float
+    images are expected in [0, 1]. ``mean`` and ``std`` have one entry per channel or feature (dimension 1 of a batch).
     """
 
     mean: tuple[float, ...]
@@ -35,15 +33,17 @@ class Normalisation:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
-            raise InputError(f"mean has {len(self.mean)} entries and std {len(self.std)}; give one each per channel")
+            raise InputError(f"mean and std must have one entry per channel, not {len(self.mean)} and {len(self.std)} entries")
         if not all(s > 0 for s in self.std):
-            raise InputError(f"std must be positive in every channel, got {self.std}")
+            raise InputError(f"std must be positive in every channel, not {self.std}")
 
     @classmethod
     def fitted(cls, x: Num[Tensor, "N C *rest"]) -> Normalisation:
-        """Mean and (population) std per channel of ``x``; a constant channel gets std 1, so that it maps to 0."""
+        """Fit mean and population std per channel of ``x``; a constant channel gets std 1 and is mapped to 0."""
         mean, std = [], []
-        for channel in range(x.shape[1]):  # one channel at a time: a float64 copy of a whole image set would not fit
+        for channel in range(
+            x.shape[1]
+        ):  # one channel at a time, because a float64 copy of a whole image set may not fit into memory
             values = x[:, channel].to(torch.float64)
             values = values / 255 if x.dtype == torch.uint8 else values
             mean.append(values.mean().item())
@@ -52,14 +52,16 @@ class Normalisation:
         return cls(tuple(mean), tuple(std))
 
     def apply(self, x: Num[Tensor, "B C *rest"], dtype: torch.dtype | None = None) -> Float[Tensor, "B C *rest"]:
-        """The standardised batch, on the device of ``x``.
+        """Standardise a batch on its device.
 
         Args:
-            x: uint8 pixels or floating-point values, channels or features in dimension 1.
-            dtype: dtype of the result; by default that of a floating-point ``x`` and the default dtype for uint8.
+            x: uint8 pixels or floating-point values, with channels or features in dimension 1.
+            dtype: Dtype of the result; by default that of a floating-point ``x``, and the default dtype for uint8.
         """
         if x.ndim < 2 or x.shape[1] != len(self.mean):
-            raise InputError(f"x of shape {tuple(x.shape)} does not have {len(self.mean)} channels in dimension 1")
+            raise InputError(
+                f"x must have {len(self.mean)} channels or features in dimension 1, but its shape is {tuple(x.shape)}"
+            )
         if dtype is None:
             dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
         mean, std = _constants(self.mean, self.std, x.ndim, dtype, x.device)
@@ -72,9 +74,9 @@ class Normalisation:
 def _constants(
     mean: tuple[float, ...], std: tuple[float, ...], ndim: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    # Kept on the device: a fresh copy per batch would synchronise, and could not be captured in a CUDA graph.
+    # Cached on the device: a copy per batch would synchronise, and could not be captured in a CUDA graph.
     shape = (-1,) + (1,) * (ndim - 2)
-    with torch.inference_mode(False):  # an inference tensor in this cache would break a later backward pass
+    with torch.inference_mode(False):  # autograd cannot use tensors that were created in inference mode
         return (
             torch.tensor(mean, dtype=dtype, device=device).view(shape),
             torch.tensor(std, dtype=dtype, device=device).view(shape),
@@ -82,7 +84,7 @@ def _constants(
 
 
 class CropOffsets(NamedTuple):
-    """Where each sample's crop begins in the padded image, and whether it is mirrored."""
+    """Position of the crop of each sample in the padded image, and whether it is mirrored."""
 
     top: Int[Tensor, " B"]
     left: Int[Tensor, " B"]
@@ -92,14 +94,14 @@ class CropOffsets(NamedTuple):
 def augmentation_offsets(seed: int, epoch: int, indices: Int[Tensor, " B"], *, padding: int, flip: bool = False) -> CropOffsets:
     """Random crop offsets and flips as a pure function of (seed, epoch, sample index).
 
-    Each index is hashed with (seed, epoch) by SplitMix64 in integer arithmetic, hence the same numbers on every device.
+    SplitMix64 hashes each index with (seed, epoch) in integer arithmetic, which gives the same numbers on every device.
 
     Args:
-        seed: the run's seed, any integer.
-        epoch: how often the data were gone through before.
-        indices: positions of the samples in the training set, on the device where the offsets are wanted.
-        padding: offsets are uniform on 0 ... 2 * padding.
-        flip: draw flips with probability 1/2; otherwise none.
+        seed: Seed of the run, any integer.
+        epoch: Number of completed epochs.
+        indices: Positions of the samples in the training set; the offsets are on the same device.
+        padding: Offsets are uniform on 0 ... 2 * padding.
+        flip: Flip with probability 1/2; otherwise never.
     """
     key = split_mix_int(split_mix_int(seed % WORD) + epoch % WORD)
     word = split_mix(indices.to(torch.int64) * as_int64(GOLDEN) + as_int64(key))
@@ -116,8 +118,8 @@ class Augmentation:
     """A random crop of the zero-padded raw image (same size as before), then a random horizontal flip.
 
     Args:
-        padding: pixels of raw value 0 added on every side.
-        flip: mirror with probability 1/2.
+        padding: Number of zero pixels added on every side.
+        flip: Mirror with probability 1/2.
     """
 
     padding: int = 0
@@ -125,18 +127,18 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.padding < 0:
-            raise InputError(f"padding must be 0 or more pixels, got {self.padding}")
+            raise InputError(f"padding must be 0 or more pixels, not {self.padding}")
 
     def apply(self, x: Num[Tensor, "B C H W"], *, seed: int, epoch: int, indices: Int[Tensor, " B"]) -> Num[Tensor, "B C H W"]:
-        """The augmented raw batch; see :func:`augmentation_offsets` for the meaning of seed, epoch and indices."""
+        """Augment a raw batch; see :func:`augmentation_offsets` for seed, epoch and indices."""
         if x.ndim != 4 or indices.shape != x.shape[:1]:
-            given = f"{tuple(x.shape)} and indices of shape {tuple(indices.shape)}"
-            raise InputError(f"augmentation needs images (B, C, H, W) and one index each, got {given}")
+            shapes = f"{tuple(x.shape)} with indices of shape {tuple(indices.shape)}"
+            raise InputError(f"augmentation needs images (B, C, H, W) and one index per image, not {shapes}")
         offsets = augmentation_offsets(seed, epoch, indices.to(x.device), padding=self.padding, flip=self.flip)
         return self.crop(x, offsets)
 
     def crop(self, x: Num[Tensor, "B C H W"], offsets: CropOffsets) -> Num[Tensor, "B C H W"]:
-        """The crops of ``x`` at given offsets."""
+        """Crop ``x`` at the given offsets."""
         batch, channels, height, width = x.shape
         column = torch.arange(width, device=x.device)
         columns = torch.where(offsets.flip[:, None], width - 1 - column, column) + offsets.left[:, None]

@@ -1,7 +1,7 @@
-"""Imported image sets on disk: memory-mapped .npy arrays and a JSON file that says what they are.
+"""Imported image sets on disk: memory-mapped .npy arrays and a JSON file that describes them.
 
-The arrays carry their checksum in the file name and are renamed into place when they are whole; the JSON file is replaced
-last. So at any moment the folder holds either the old set or the new one, never half of one.
+The file names of the arrays contain checksums; each array is renamed into place when it is complete, and the JSON file is
+replaced last. The folder therefore always contains either the old or the new set, never a mixture.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from ltnode.errors import DataError
 _META = "meta.json"
 _FORMAT = 1
 _TEMPORARY = ".partial-"
-_STALE_AFTER = 3600.0  # seconds; a temporary file this old was left behind by a killed process
+_STALE_AFTER = 3600.0  # seconds; an older temporary file belongs to a killed process
 
 
 @dataclass(frozen=True)
 class CachedSet:
-    """A set as it lies on disk.
+    """An imported set on disk.
 
     Attributes:
-        arrays: "train_x", "train_y", "test_x", "test_y": copy-on-write memory maps, so that the files never change.
+        arrays: "train_x", "train_y", "test_x", "test_y" as copy-on-write memory maps, so that the files never change.
         checksums: md5 of the decompressed content, as in the table of image sets.
         source: "official", "reconstructed" or "unverified".
-        n_bytes: size of the arrays on disk.
+        n_bytes: Size of the arrays on disk.
     """
 
     arrays: dict[str, NDArray[np.uint8]]
@@ -52,7 +52,7 @@ class CachedSet:
 
 
 def data_root(root: Path | str | None = None) -> Path:
-    """The folder of the data: ``root``, else the environment's LTNODE_DATA, else the user's cache folder."""
+    """The data folder: ``root``, else the environment variable LTNODE_DATA, else the cache folder of the user."""
     chosen = root or os.environ.get("LTNODE_DATA")
     if chosen:
         return Path(chosen).expanduser()
@@ -66,10 +66,10 @@ def data_root(root: Path | str | None = None) -> Path:
 
 
 def write_cache(folder: Path, train: RawSplit, test: RawSplit, *, checksums: dict[str, str], source: str) -> None:
-    """Put a set into ``folder``, replacing the one that is there.
+    """Write a set to ``folder`` and replace the previous one.
 
     Raises:
-        DataError: it could not be written (disk full, no permission); what was there before is unchanged.
+        DataError: Writing failed (disk full, no permission); the previous set is unchanged.
     """
     arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
     before = set(folder.glob("*.npy"))
@@ -83,7 +83,7 @@ def write_cache(folder: Path, train: RawSplit, test: RawSplit, *, checksums: dic
         for path in set(folder.glob("*.npy")) - before:
             path.unlink(missing_ok=True)
         raise DataError(
-            f"could not write to {folder} ({error}); nothing was changed. Free some space, or choose another folder "
+            f"could not write to {folder} ({error}); nothing was changed. Free some disk space, or choose another folder "
             "with LTNODE_DATA"
         ) from error
 
@@ -104,7 +104,7 @@ def _write_array(folder: Path, key: str, array: NDArray[np.uint8]) -> dict[str, 
 
 
 def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write to a temporary file, force it to the disk, rename it into place; on failure leave no trace."""
+    """Write to a temporary file, fsync and rename it; on failure remove the temporary file."""
     descriptor, name = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)
     temporary = Path(name)
     try:
@@ -112,7 +112,7 @@ def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o644)  # mkstemp's 0600 would lock out the other users of a shared folder
+        temporary.chmod(0o644)  # the 0600 of mkstemp would exclude other users of a shared folder
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -120,26 +120,26 @@ def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def _remove_leftovers(folder: Path, keep: set[str]) -> None:
-    """Delete arrays of a replaced set, and temporary files that a killed process left behind."""
+    """Delete the arrays of a replaced set, and temporary files of killed processes."""
     for path in folder.glob("*.npy"):
         if path.name not in keep and not path.name.startswith("."):
             path.unlink(missing_ok=True)
     for path in folder.glob(f"{_TEMPORARY}*"):
         try:
             stale = time.time() - path.stat().st_mtime > _STALE_AFTER
-        except FileNotFoundError:  # another process finished with it meanwhile
+        except FileNotFoundError:  # another process has renamed it in the meantime
             continue
         if stale:
             path.unlink(missing_ok=True)
 
 
 def read_cache(folder: Path) -> CachedSet | None:
-    """The set in ``folder``, or None if there is none.
+    """Read the set in ``folder``; None if there is none.
 
-    An array whose size and time of change are as they were written is trusted; any other is checked by its md5.
+    An array with unchanged size and modification time is trusted; otherwise its md5 is checked.
 
     Raises:
-        DataError: the cache is damaged.
+        DataError: The cache is damaged.
     """
     try:
         text = (folder / _META).read_text()
@@ -150,10 +150,10 @@ def read_cache(folder: Path) -> CachedSet | None:
     try:
         meta = json.loads(text)
         if meta["format"] != _FORMAT:
-            raise ValueError(f"format {meta['format']} is not {_FORMAT}, the one of this version")
+            raise ValueError(f"its format is {meta['format']}, but this version reads format {_FORMAT}")
         arrays = {key: _read_array(folder, entry) for key, entry in meta["arrays"].items()}
         if set(arrays) != {"train_x", "train_y", "test_x", "test_y"}:
-            raise ValueError(f"it lists the arrays {sorted(arrays)}")
+            raise ValueError(f"its arrays are {sorted(arrays)}")
         n_bytes = sum(int(entry["bytes"]) for entry in meta["arrays"].values())
         return CachedSet(arrays, dict(meta["checksums"]), str(meta["source"]), n_bytes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -167,9 +167,9 @@ def _read_array(folder: Path, entry: dict[str, Any]) -> NDArray[np.uint8]:
         raise ValueError(f"{path.name} has {status.st_size} bytes instead of {entry['bytes']}")
     array = np.load(path, mmap_mode="c", allow_pickle=False)
     if array.dtype != np.uint8 or list(array.shape) != entry["shape"]:
-        raise ValueError(f"{path.name} holds {array.dtype} of shape {array.shape}")
+        raise ValueError(f"{path.name} contains {array.dtype} of shape {array.shape}")
     if status.st_mtime_ns != entry["mtime_ns"] and array_md5(array) != entry["md5"]:
-        raise ValueError(f"{path.name} was altered: its checksum is not {entry['md5']}")
+        raise ValueError(f"{path.name} was changed: its md5 is not {entry['md5']}")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Every data set by its name."""
+"""Data sets by name."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _GENERATED: dict[str, Callable[[], Dataset]] = {
 
 
 def names() -> list[str]:
-    """The names that :func:`load` knows."""
+    """All names that :func:`load` accepts."""
     return sorted([*(spec.name for spec in image_specs()), *_GENERATED])
 
 
 def load(name: str, root: Path | str | None = None, limit: int | None = None) -> Dataset:
-    """A data set by name.
+    """Load a data set by its name.
 
     Args:
         name: "mnist", "fashion-mnist", "cifar10", "svhn", or generated: "synthetic" (also called "gap"), "concentric",
             "reflection".
-        root: the data folder of the image sets: by default LTNODE_DATA, else the user's cache folder. Official files
-            that lie there are imported at the first use.
-        limit: use only this many training examples (drawn with seed 0); the test split stays whole.
+        root: Folder of the image sets; by default LTNODE_DATA, else the cache folder of the user. Official files in this
+            folder are imported at the first use.
+        limit: Maximum number of training examples (drawn with seed 0); the test split is not reduced.
 
     Raises:
-        InputError: unknown name; the message suggests the nearest.
-        DataError: the set is not there, or damaged; the message says what to do.
+        InputError: The name is unknown; the message suggests the nearest one.
+        DataError: The set is missing or damaged; the message names the remedy.
     """
     if name not in names():
         raise InputError(unknown_name("data set", name, names()))

@@ -1,31 +1,28 @@
-"""A data set: checked training and test arrays, and what is needed to feed them to a network."""
+"""A data set: checked training and test arrays, with normalisation and augmentation."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ltnode.data.arrays import TASKS, Task, check_examples, check_lengths, describe, inputs, targets
 from ltnode.data.augment import Augmentation, Normalisation
 from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Tensor
 
-Task = Literal["classification", "regression"]
-TASKS: tuple[Task, ...] = ("classification", "regression")
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Split:
     """Inputs and targets of one split.
 
     Attributes:
-        x: images uint8 or float ``(N, C, H, W)`` (maybe a memory map: do not write to it), vectors float ``(N, D)``.
-        y: labels int64 ``(N,)``, or regression targets float ``(N,)``.
+        x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it), or float vectors ``(N, D)``.
+        y: Labels int64 ``(N,)``, or regression targets float ``(N,)``.
     """
 
     x: Tensor
@@ -34,8 +31,11 @@ class Split:
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    def __repr__(self) -> str:
+        return f"Split({len(self)} examples: x {describe(self.x)}, y {describe(self.y)})"
+
     def to(self, device: torch.device | str) -> Split:
-        """The split on another device, in its own (raw) dtype."""
+        """Copy the split to another device, without changing its dtypes."""
         return Split(self.x.to(device), self.y.to(device))
 
     def select(self, indices: Tensor) -> Split:
@@ -43,24 +43,25 @@ class Split:
         return Split(self.x[indices], self.y[indices])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """A classification or regression problem with its training and test split.
+    """A classification or regression problem with a training and a test split.
 
-    Construction checks everything that a training run relies on: shapes, dtypes, lengths, label range, no NaN or inf.
+    The constructor checks shapes, dtypes, lengths and the range of the labels, and rejects NaN and inf.
 
     Attributes:
-        name: what the set is called in reports.
+        name: Name in reports.
         task: "classification" or "regression".
-        train, test: the two splits.
-        n_classes: number of classes; None for regression.
-        class_names: one name per class, if known.
-        normalise: how a raw batch becomes network input; None leaves it as it is.
-        augment: random changes of training images, in raw pixels; None for none.
+        train: The training split.
+        test: The test split.
+        n_classes: Number of classes; None for regression.
+        class_names: One name per class, if known.
+        normalise: Normalisation of raw batches; None for no change.
+        augment: Random augmentation of raw training images; None for none.
         checksums: md5 of the arrays, for the provenance of a run.
-        verified: False when files were accepted although they are not the official ones.
-        ood: name of the out-of-distribution partner set.
-        source: origin of the content: "official", "reconstructed", "unverified", "generated", "arrays" or "folder".
+        verified: False if the files were accepted although they are not the official ones.
+        ood: Name of the corresponding out-of-distribution set.
+        source: Origin of the content: "official", "reconstructed", "unverified", "generated", "arrays" or "folder".
     """
 
     name: str
@@ -80,24 +81,32 @@ class Dataset:
         if self.task not in TASKS:
             raise InputError(unknown_name("task", self.task, TASKS))
         if self.task == "classification" and (self.n_classes is None or self.n_classes < 1):
-            raise InputError(f"{self.name}: classification needs n_classes of at least 1, got {self.n_classes}")
+            raise InputError(f"{self.name}: n_classes of a classification must be at least 1, not {self.n_classes}")
         if self.task == "regression" and self.n_classes is not None:
-            raise InputError(f"{self.name}: regression has no classes, but n_classes={self.n_classes} was given")
+            raise InputError(f"{self.name}: regression has no classes; n_classes must be None, not {self.n_classes}")
         if self.class_names is not None and len(self.class_names) != self.n_classes:
-            raise InputError(f"{self.name}: {len(self.class_names)} class names for {self.n_classes} classes")
+            raise InputError(
+                f"{self.name}: {len(self.class_names)} class names for {self.n_classes} classes; pass one name per class"
+            )
         for role, split in (("train", self.train), ("test", self.test)):
-            _check_split(f"{self.name} {role}", split, self.n_classes)
+            check_examples(f"{self.name} {role}", split.x, split.y, self.n_classes)
         if self.train.x.shape[1:] != self.test.x.shape[1:] or self.train.x.dtype != self.test.x.dtype:
             raise InputError(
-                f"{self.name}: training inputs are {_describe(self.train.x)} but test inputs {_describe(self.test.x)}; "
+                f"{self.name}: training inputs are {describe(self.train.x)}, but test inputs are {describe(self.test.x)}; "
                 "both need the same shape after the first dimension, and the same dtype"
             )
         if self.normalise is not None and len(self.normalise.mean) != self.input_shape[0]:
             raise InputError(
-                f"{self.name}: normalisation has {len(self.normalise.mean)} channels, the inputs {self.input_shape[0]}"
+                f"{self.name}: {len(self.normalise.mean)} channels in the normalisation, but {self.input_shape[0]} in the inputs"
             )
         if self.augment is not None and not self.is_image:
-            raise InputError(f"{self.name}: crops and flips need images (N, C, H, W), got {_describe(self.train.x)}")
+            raise InputError(f"{self.name}: crops and flips need images (N, C, H, W), not {describe(self.train.x)}")
+
+    def __repr__(self) -> str:
+        classes = "" if self.n_classes is None else f" with {self.n_classes} classes"
+        kind = str(self.train.x.dtype).removeprefix("torch.")
+        counts = f"{len(self.train)} training and {len(self.test)} test examples"
+        return f"Dataset({self.name}: {self.task}{classes}, {counts} of shape {self.input_shape}, {kind})"
 
     @classmethod
     def from_arrays(
@@ -117,36 +126,33 @@ class Dataset:
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> Dataset:
-        """A data set from your own numpy arrays, tensors or nested lists.
+        """Create a data set from numpy arrays, tensors or nested lists.
 
         Args:
-            x: images ``(N, C, H, W)`` or ``(N, H, W)``, uint8 or float on [0, 1], or vectors ``(N, D)``.
-            y: labels, integers 0 ... n_classes - 1, shape ``(N,)``; regression targets ``(N,)`` or ``(N, 1)``.
-            x_test: inputs of the test split; without it, a random ``test_fraction`` of the examples is held out.
-            y_test: targets of the test split.
+            x: Images ``(N, C, H, W)`` or ``(N, H, W)``, uint8 or float in [0, 1], or vectors ``(N, D)``.
+            y: Labels 0 ... n_classes - 1 of shape ``(N,)``; regression targets ``(N,)`` or ``(N, 1)``.
+            x_test: Inputs of the test split; if None, a random ``test_fraction`` of the examples is held out.
+            y_test: Targets of the test split.
             task: "classification" or "regression".
-            name: what to call it in reports.
-            n_classes: by default the largest training label + 1.
-            class_names: optional names of the classes.
-            standardise: normalise every channel or feature by the mean and std of the training split.
-            augment: optional crops and flips.
-            test_fraction: share held out when there is no test split.
-            seed: decides which examples are held out.
-            dtype: floating-point dtype of inputs that are not uint8, and of regression targets.
-
-        Raises:
-            InputError: wrong shapes, mismatched lengths, no data, NaN or inf, labels that are not integers in range.
+            name: Name in reports.
+            n_classes: Number of classes; by default the largest training label + 1.
+            class_names: Names of the classes.
+            standardise: Normalise each channel or feature by its mean and std in the training split.
+            augment: Random crops and flips.
+            test_fraction: Share of held-out examples if there is no test split.
+            seed: Seed of the choice of held-out examples.
+            dtype: Floating-point dtype of inputs other than uint8 images, and of regression targets.
         """
         if task not in TASKS:
             raise InputError(unknown_name("task", task, TASKS))
-        train = Split(_inputs("x", x, dtype), _targets("y", y, task, dtype))
-        _check_lengths("x and y", train)
+        train = Split(inputs("x", x, dtype), targets("y", y, task, dtype))
+        check_lengths("x and y", train.x, train.y)
         if (x_test is None) != (y_test is None):
-            raise InputError("give both x_test and y_test, or neither (then test_fraction of the data is held out)")
+            raise InputError("pass both x_test and y_test, or neither (then test_fraction of the data is held out)")
         if x_test is None:
             train, test = hold_out(train, test_fraction, seed)
         else:
-            test = Split(_inputs("x_test", x_test, dtype), _targets("y_test", y_test, task, dtype))
+            test = Split(inputs("x_test", x_test, dtype), targets("y_test", y_test, task, dtype))
         if task == "classification" and n_classes is None:
             n_classes = max(1, int(train.y.max()) + 1)
         return cls(
@@ -177,7 +183,7 @@ class Dataset:
         return len(self.train)
 
     def provenance(self) -> dict[str, Any]:
-        """What a result has to record about its data (JSON-serialisable)."""
+        """Name, source, sizes and checksums, as a result records them (JSON-serialisable)."""
         return {
             "name": self.name,
             "source": self.source,
@@ -187,37 +193,41 @@ class Dataset:
             "checksums": dict(self.checksums),
         }
 
-    def prepare(self, x: Tensor, *, seed: int = 0, epoch: int = 0, indices: Tensor | None = None) -> Tensor:
-        """A raw batch as network input, on its device: augmented if ``indices`` are given (training), then normalised.
+    def prepare(self, x: Any, *, seed: int = 0, epoch: int = 0, indices: Tensor | None = None) -> Tensor:
+        """Turn a raw batch into network input: augment it if ``indices`` are given (training), then normalise it.
 
         Args:
-            x: a batch of raw inputs, as in ``train.x``.
-            seed: the run's seed.
-            epoch: the current epoch.
-            indices: positions of the batch in the training set; None (evaluation) augments nothing. The crops are those
-                of :func:`ltnode.data.augment.augmentation_offsets`.
+            x: A batch of raw inputs as in ``train.x``: a tensor, which stays on its device, or a numpy array.
+            seed: Seed of the run.
+            epoch: Current epoch.
+            indices: Positions of the batch in the training set, see :func:`ltnode.data.augment.augmentation_offsets`;
+                None (evaluation) for no augmentation.
         """
+        if not isinstance(x, Tensor):
+            x = inputs("x", x, self.train.x.dtype if self.train.x.is_floating_point() else torch.get_default_dtype())
         if indices is not None and self.augment is not None:
             x = self.augment.apply(x, seed=seed, epoch=epoch, indices=indices)
         return x if self.normalise is None else self.normalise.apply(x)
 
     def subset(self, n: int, seed: int = 0) -> Dataset:
-        """The same problem with ``n`` training examples, drawn without replacement; the test split stays whole."""
+        """The same problem with ``n`` random training examples and the full test split."""
         if not 1 <= n <= self.n_train:
-            raise InputError(f"{self.name}: a subset of {n} is impossible; there are {self.n_train} training examples")
+            raise InputError(
+                f"{self.name}: the size of a subset must lie in 1..{self.n_train}, the number of training examples, not {n}"
+            )
         if n == self.n_train:
             return self
         chosen = _permutation(self.n_train, seed)[:n].sort().values
         return self._with_train(chosen)
 
     def with_validation(self, fraction: float, seed: int = 0) -> tuple[Dataset, Split]:
-        """Take a random ``fraction`` of the training examples out for validation.
+        """Hold out a random ``fraction`` of the training examples for validation.
 
         Returns:
             The data set with the remaining training examples, and the validation split.
         """
-        kept, held = _held_out(self.n_train, fraction, seed)
-        return self._with_train(kept), self.train.select(held)
+        remaining, held_out = _held_out(self.n_train, fraction, seed)
+        return self._with_train(remaining), self.train.select(held_out)
 
     def _with_train(self, indices: Tensor) -> Dataset:
         digest = hashlib.md5(indices.numpy().tobytes(), usedforsecurity=False).hexdigest()
@@ -235,111 +245,22 @@ def array_md5(array: NDArray[Any]) -> str:
     return hashlib.md5(np.ascontiguousarray(array).data, usedforsecurity=False).hexdigest()
 
 
-def _describe(x: Tensor) -> str:
-    return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
-
-
-def _check_lengths(what: str, split: Split) -> None:
-    if split.x.shape[0] != split.y.shape[0]:
-        raise InputError(f"{what}: {split.x.shape[0]} inputs but {split.y.shape[0]} targets; give one target per input")
-
-
-def _check_split(what: str, split: Split, n_classes: int | None) -> None:
-    x, y = split.x, split.y
-    if x.ndim not in (2, 4) or (x.ndim == 2 and not x.is_floating_point()):
-        raise InputError(f"{what}: inputs must be images (N, C, H, W) or float vectors (N, D), got {_describe(x)}")
-    if x.dtype != torch.uint8 and not x.is_floating_point():
-        raise InputError(f"{what}: images must be uint8, or float on [0, 1], got {_describe(x)}")
-    if y.ndim != 1:
-        raise InputError(f"{what}: targets must have shape (N,), got {_describe(y)}")
-    _check_lengths(what, split)
-    if x.numel() == 0:
-        raise InputError(f"{what}: no data, inputs are {_describe(x)}")
-    if not math.isfinite(x.sum().item() if x.is_floating_point() else 0.0):
-        # the sum is cheap but may overflow on finite data: only the count below decides
-        bad = int((~x.isfinite()).flatten(1).any(1).sum())
-        if bad:
-            raise InputError(f"{what}: NaN or inf in {bad} of {len(split)} inputs; remove or impute them")
-    if n_classes is None:
-        if not y.is_floating_point():
-            raise InputError(f"{what}: regression targets must be floating point, got {_describe(y)}")
-        if not bool(y.isfinite().all()):
-            raise InputError(f"{what}: NaN or inf in {int((~y.isfinite()).sum())} of {len(split)} targets; remove them")
-        return
-    if y.dtype != torch.int64:
-        raise InputError(f"{what}: labels must be int64, got {_describe(y)}")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= n_classes:
-        raise InputError(
-            f"{what}: labels run from {low} to {high}, but {n_classes} classes allow 0 to {n_classes - 1}; "
-            "renumber them (numpy.unique(y, return_inverse=True)) or give n_classes"
-        )
-
-
-def _tensor(what: str, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value.detach().cpu()
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind in "OUS":
-            raise TypeError(f"dtype {array.dtype}")
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=not array.flags.writeable))
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{what} is not a numeric array ({error}); strings can be encoded by numpy.unique(..., return_inverse=True)"
-        ) from error
-
-
-def _inputs(what: str, value: Any, dtype: torch.dtype) -> Tensor:
-    x = _tensor(what, value)
-    if x.numel() == 0:
-        raise InputError(f"{what} holds no data, it is {_describe(x)}")
-    if x.ndim == 1:
-        raise InputError(f"{what} has shape {tuple(x.shape)}; vectors need (N, D): use x.reshape(-1, 1) for one feature")
-    if x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
-        raise InputError(f"{what} of shape {tuple(x.shape)} looks channels-last; pass x.transpose(0, 3, 1, 2)")
-    if x.ndim not in (2, 3, 4) or x.is_complex():
-        raise InputError(f"{what} must be (N, D), (N, H, W) or (N, C, H, W) real numbers, got {_describe(x)}")
-    if x.ndim >= 3 and x.dtype not in (torch.uint8, torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        raise InputError(f"{what}: images must be uint8, or float on [0, 1], got {_describe(x)}")
-    x = x.unsqueeze(1) if x.ndim == 3 else x
-    return x if x.dtype == torch.uint8 and x.ndim == 4 else x.to(dtype)
-
-
-def _targets(what: str, value: Any, task: Task, dtype: torch.dtype) -> Tensor:
-    y = _tensor(what, value)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise InputError(f"{what} must have shape (N,), one target per example, got {_describe(y)}")
-    if task == "regression":
-        if y.is_complex():
-            raise InputError(f"{what} must be real numbers, got {_describe(y)}")
-        return y.to(dtype)
-    if y.is_floating_point() or y.is_complex():
-        raise InputError(
-            f"{what} holds {_describe(y)} but classification needs integer labels; "
-            'convert them, or use task="regression" if they are measurements'
-        )
-    return y.to(torch.int64)
-
-
 def _permutation(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
 
 def _held_out(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Sorted indices (kept, held out), at least one each. Sorted, so that memory maps are read in order."""
+    """Indices of the remaining and of the held-out examples, at least one each; sorted for sequential reads of memory maps."""
     if not 0 < fraction < 1:
-        raise InputError(f"the fraction to hold out must lie strictly between 0 and 1, got {fraction}")
+        raise InputError(f"the held-out fraction must lie strictly between 0 and 1, not {fraction}")
     if n < 2:
-        raise InputError(f"cannot hold anything out of {n} examples; at least 2 are needed")
+        raise InputError(f"holding out examples needs at least 2 examples, not {n}")
     count = min(n - 1, max(1, round(n * fraction)))
     order = _permutation(n, seed)
     return order[count:].sort().values, order[:count].sort().values
 
 
 def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
-    """The split without a random ``fraction`` of its examples, and that fraction; at least one example each."""
-    kept, held = _held_out(len(split), fraction, seed)
-    return split.select(kept), split.select(held)
+    """Separate a random ``fraction`` of the examples; return the rest and the fraction, at least one example each."""
+    remaining, held_out = _held_out(len(split), fraction, seed)
+    return split.select(remaining), split.select(held_out)

@@ -1,4 +1,4 @@
-"""Download the official files of an image set: checksum, resume, progress."""
+"""Download the official files of an image set, with checksums, resumption and a progress bar."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ltnode.data.images import SetInfo, describe, import_files
 from ltnode.data.specs import ImageSpec, image_spec
 from ltnode.errors import DataError, InputError, MissingExtraError
 
-Report = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all (if known)
+Report = Callable[[str, int, int | None], None]  # file name, bytes so far, total bytes (if known)
 
 _BLOCK = 1 << 16
 _TIMEOUT = 30.0  # seconds without a byte
-_PAUSE = 0.5  # seconds before the first retry; doubles
+_PAUSE = 0.5  # seconds before the first retry, doubled for each further one
 
 
 def fetch(
@@ -34,20 +34,20 @@ def fetch(
     *,
     attempts: int = 4,
 ) -> SetInfo:
-    """Download an image set, verify it, and keep it as memory-mapped arrays under ``root``.
+    """Download an image set, verify it, and store it as memory-mapped arrays under ``root``.
 
-    A download that breaks is continued where it stopped, also by a later call: the part that arrived stays on disk. A
-    set that is there and verified is not downloaded again.
+    An interrupted download continues where it stopped, also in a later call, because partial files stay on disk. A set that is
+    already verified is not downloaded again.
 
     Args:
-        name: the image set.
-        root: where to keep it; see :func:`ltnode.data.cache.data_root`.
-        progress: show a progress bar on a terminal, or call this with (file name, bytes so far, bytes in all or None).
-        base_url: a mirror that holds the official files, instead of the official addresses; the checksums stay.
-        attempts: how often to try each address of a file.
+        name: Name of the image set.
+        root: Data folder; see :func:`ltnode.data.cache.data_root`.
+        progress: Whether to show a progress bar on a terminal, or a callback (file name, bytes so far, total bytes or None).
+        base_url: URL of a mirror with the official files; the checksums are the same.
+        attempts: Number of attempts per URL.
 
     Raises:
-        DataError: a file is not there, does not arrive whole, or is not the official one.
+        DataError: A file is missing, incomplete, or not the official one.
     """
     spec, base = image_spec(name), data_root(root)
     present = describe(name, base)
@@ -59,23 +59,23 @@ def fetch(
         for file in spec.downloads:
             _retrieve(spec, file, addresses, folder, report, attempts)
     fetched = import_files(name, folder, base)
-    shutil.rmtree(folder)  # the arrays hold everything
+    shutil.rmtree(folder)  # the arrays contain everything
     return fetched
 
 
 def _checked_address(url: str) -> str:
     if urlsplit(url).scheme not in ("http", "https"):
-        raise InputError(f"base_url must begin with http:// or https://, got {url!r}")
+        raise InputError(f"base_url must start with http:// or https://, not {url!r}")
     return url if url.endswith("/") else url + "/"
 
 
 def _retrieve(spec: ImageSpec, file: str, addresses: tuple[str, ...], folder: Path, report: Report, attempts: int) -> None:
-    """One file into ``folder``, whole and with the right md5, from the first address that gives it."""
+    """Download one file with the right md5 into ``folder``, from the first URL that provides it."""
     try:
         import pooch
     except ImportError as error:
         raise MissingExtraError("downloading data needs pooch, which is not installed: pip install pooch") from error
-    pooch.get_logger().setLevel(logging.WARNING)  # its notices would break the progress bar
+    pooch.get_logger().setLevel(logging.WARNING)  # its log messages would interfere with the progress bar
     failures = []
     for address in addresses:
         url = urljoin(address, file)
@@ -84,27 +84,27 @@ def _retrieve(spec: ImageSpec, file: str, addresses: tuple[str, ...], folder: Pa
             try:
                 pooch.retrieve(url, f"md5:{spec.file_md5[file]}", fname=file, path=folder, downloader=download)
                 return
-            except ValueError:  # pooch: wrong md5; the file is gone
+            except ValueError:  # pooch found a wrong md5 and deleted the file
                 failures.append(f"{url}: not the official file, its md5 is not {spec.file_md5[file]}")
                 if not download.resumed:
-                    break  # otherwise the part from before may be at fault: once more from the beginning
+                    break  # otherwise the old partial file may be damaged: try once more from the beginning
             except (OSError, http.client.HTTPException) as error:
                 failures.append(f"{url}: {error}")
                 break
     raise DataError(
-        f"could not download {spec.title}: " + "; ".join(failures) + ". Parts that arrived are kept: run the command "
-        f"again to continue, or take files that you have with `ltnode data import {spec.name} DIR`"
+        f"could not download {spec.title}: " + "; ".join(failures) + ". Partial files are kept: run the command "
+        f"again to continue, or import existing files with `ltnode data import {spec.name} DIR`"
     )
 
 
 class _Download:
-    """Fetches a URL into a file in the way that pooch asks for, by way of a part file that survives interruptions."""
+    """Downloader for pooch that uses a partial file, which survives interruptions."""
 
     def __init__(self, part: Path, report: Report, attempts: int) -> None:
         self.part = part
         self.report = report
         self.attempts = attempts
-        self.resumed = False  # whether the last file began with a part from an earlier download
+        self.resumed = False  # whether the last file started with a partial file of an earlier download
 
     def __call__(self, url: str, output_file: str, pooch: Any = None) -> None:
         self.resumed = self._arrived() > 0
@@ -125,7 +125,7 @@ class _Download:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _continue(self, url: str) -> None:
-        """Ask for what is lacking and append it."""
+        """Request the missing bytes and append them."""
         start = self._arrived()
         request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
         try:
@@ -133,10 +133,10 @@ class _Download:
         except urllib.error.HTTPError as error:
             if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 if error.headers.get("Content-Range", "") == f"bytes */{start}":
-                    return  # nothing lacks: the part is the whole file
+                    return  # the partial file is already complete
                 self.part.unlink()
                 self.resumed = False
-                raise ConnectionError("the part from before does not fit the file; it was dropped") from error
+                raise ConnectionError("the partial file did not match the file on the server and was deleted") from error
             raise
         with response:
             if response.status != http.HTTPStatus.PARTIAL_CONTENT:
@@ -149,12 +149,12 @@ class _Download:
                     start += len(block)
                     self.report(self.part.stem, start, total)
         if total is not None and start < total:
-            raise ConnectionError(f"the connection broke after {start} of {total} bytes")
+            raise ConnectionError(f"the connection was lost after {start} of {total} bytes")
 
 
 @contextmanager
 def _reporter(progress: bool | Report) -> Iterator[Report]:
-    """The given callback, or a progress bar on stderr if that is a terminal, or nothing."""
+    """The callback, or a progress bar if stderr is a terminal, or nothing."""
     if callable(progress):
         yield progress
         return
@@ -165,7 +165,7 @@ def _reporter(progress: bool | Report) -> Iterator[Report]:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
         from rich.progress import TransferSpeedColumn as Speed
-    except ImportError:  # a progress bar is no reason to fail
+    except ImportError:  # the progress bar is optional
         yield lambda file, done, total: None
         return
     console = Console(stderr=True)

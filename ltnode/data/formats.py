@@ -1,7 +1,7 @@
 """Readers of the official file formats: IDX, CIFAR-10 batches (binary and python), SVHN .mat.
 
-Every reader takes one file, returns uint8 arrays, and raises DataError for a file that is truncated, altered or
-foreign. None of them executes anything that a file contains.
+Every reader takes one file, returns uint8 arrays, and raises DataError for a file that is truncated, damaged or in another
+format. No reader executes code from a file.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Bytes = NDArray[np.uint8]
 
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_PIXELS = 3072
-_LARGEST_IDX = 1 << 30  # values; MNIST has 47 million, and a damaged header must not ask for all memory
-_LARGEST_BATCH = 1 << 26  # bytes; a CIFAR batch has 31 MB, so anything beyond is not one
+_LARGEST_IDX = 1 << 30  # values; MNIST has 47 million, and a damaged header must not exhaust the memory
+_LARGEST_BATCH = 1 << 26  # bytes; an official CIFAR batch has 31 MB
 
 
 class RawSplit(NamedTuple):
@@ -36,11 +36,11 @@ class RawSplit(NamedTuple):
 
 
 def _damaged(path: Path | str, why: object, what: str) -> DataError:
-    return DataError(f"{path}: not a whole {what} ({why}); get the file again")
+    return DataError(f"{path} is not a valid {what} ({why}); download the file again")
 
 
 def read_idx(path: Path) -> Bytes:
-    """An array of unsigned bytes from an IDX file, compressed with gzip or not.
+    """Read an array of unsigned bytes from an IDX file, optionally compressed with gzip.
 
     The format: two zero bytes, type 0x08, rank, then ``rank`` big-endian 32-bit sizes, then the values.
     """
@@ -51,25 +51,25 @@ def read_idx(path: Path) -> Bytes:
         with gzip.open(path, "rb") if compressed else path.open("rb") as stream:
             head = stream.read(4)
             if len(head) < 4 or head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 4:
-                raise _damaged(path, f"it begins with {head.hex(' ') or 'nothing'}", what)
+                raise _damaged(path, f"it starts with {head.hex(' ') or 'nothing'}", what)
             sizes = stream.read(4 * head[3])
             if len(sizes) < 4 * head[3]:
-                raise _damaged(path, "it ends within its header", what)
+                raise _damaged(path, "its header is truncated", what)
             shape = struct.unpack(f">{head[3]}I", sizes)
             count = int(np.prod(shape, dtype=object))
             if count > _LARGEST_IDX:
-                raise _damaged(path, f"its header announces {count} values of shape {shape}", what)
-            values = stream.read(count + 1)  # one more than announced, to notice a longer file
+                raise _damaged(path, f"its header declares {count} values of shape {shape}", what)
+            values = stream.read(count + 1)  # one more than declared, to detect a longer file
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, error, what) from error
     if len(values) != count:
         more = "more" if len(values) > count else f"only {len(values)}"
-        raise _damaged(path, f"its header announces {count} values of shape {shape}, it has {more}", what)
+        raise _damaged(path, f"its header declares {count} values of shape {shape}, but it has {more}", what)
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def read_idx_pair(images: Path, labels: Path) -> RawSplit:
-    """A split from an IDX file of images (rank 3) and one of labels (rank 1)."""
+    """Read a split from an IDX file of images (rank 3) and one of labels (rank 1)."""
     x, y = read_idx(images), read_idx(labels)
     if x.ndim != 3 or y.ndim != 1:
         raise DataError(f"{images} has rank {x.ndim} and {labels} rank {y.ndim}; images need rank 3, labels rank 1")
@@ -77,48 +77,48 @@ def read_idx_pair(images: Path, labels: Path) -> RawSplit:
 
 
 def read_cifar_binary(source: Path | bytes, name: str = "") -> RawSplit:
-    """A CIFAR-10 binary batch: records of one label byte and 3,072 bytes, the red, green and blue plane of 32 x 32.
+    """Read a CIFAR-10 binary batch: records of a label byte and the red, green and blue planes of 32 x 32 bytes.
 
     Args:
-        source: a file or its content.
-        name: what to call it in errors when content is given.
+        source: Path of the file, or its content.
+        name: Name of the content in error messages.
     """
     data, name = _content(source, name)
     record = 1 + _CIFAR_PIXELS
     if not data or len(data) % record:
-        raise _damaged(name, f"{len(data)} bytes are no multiple of {record}", "CIFAR-10 binary batch")
+        raise _damaged(name, f"its size of {len(data)} bytes is not a positive multiple of {record}", "CIFAR-10 binary batch")
     rows = np.frombuffer(data, np.uint8).reshape(-1, record)
     return RawSplit(rows[:, 1:].reshape(-1, *_CIFAR_SHAPE), rows[:, 0])
 
 
 class _PickledDtype:
-    """Stands for numpy.dtype while unpickling: only unsigned bytes."""
+    """Replacement of numpy.dtype while unpickling; accepts only unsigned bytes."""
 
     def __init__(self, code: bytes, align: int = 0, copy: int = 1) -> None:
         if code != b"u1":
             raise pickle.UnpicklingError(f"dtype {code!r}")
 
     def __setstate__(self, state: object) -> None:
-        """Unsigned bytes have no byte order and no fields: nothing in the state matters."""
+        """Ignore the state: unsigned bytes have neither byte order nor fields."""
 
 
 class _PickledArray:
-    """Stands for numpy.ndarray, and for the helper that makes one, while unpickling: keeps shape and bytes."""
+    """Replacement of numpy.ndarray and its constructor function while unpickling; stores shape and bytes."""
 
     array: Bytes
 
     def __init__(self, subtype: object, shape: object, code: object) -> None:
-        """Take the helper's arguments, which say nothing: the content comes with the state."""
+        """Ignore the arguments of the constructor function: the state has the content."""
 
     def __setstate__(self, state: Any) -> None:
         _, shape, dtype, fortran, values = state
         if not isinstance(dtype, _PickledDtype) or fortran:
-            raise pickle.UnpicklingError("an array that is not of unsigned bytes in C order")
+            raise pickle.UnpicklingError("it contains an array other than unsigned bytes in C order")
         self.array = np.frombuffer(values, np.uint8).reshape(shape)
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """Knows the three names that an official batch contains, and gives harmless stand-ins for them."""
+    """Unpickler that allows only the three names of an official batch, with safe replacements."""
 
     _ALLOWED = {  # noqa: RUF012  (read only)
         ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
@@ -130,17 +130,17 @@ class _BatchUnpickler(pickle.Unpickler):
         try:
             return self._ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no official batch contains") from None
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not part of an official batch") from None
 
 
 def read_cifar_python(source: Path | bytes, name: str = "") -> RawSplit:
-    """A CIFAR-10 python batch: a pickled dict with "data" (N, 3072) and "labels".
+    """Read a CIFAR-10 python batch: a pickled dict with "data" (N, 3072) and "labels".
 
-    It is read by an unpickler that allows only what the official batches contain; nothing else is imported or called.
+    The unpickler allows only the contents of official batches; nothing else is imported or called.
 
     Args:
-        source: a file or its content.
-        name: what to call it in errors when content is given.
+        source: Path of the file, or its content.
+        name: Name of the content in error messages.
     """
     what = "CIFAR-10 python batch"
     data, name = _content(source, name)
@@ -152,7 +152,7 @@ def read_cifar_python(source: Path | bytes, name: str = "") -> RawSplit:
             raise ValueError(f"data of shape {pixels.shape} with labels of shape {y.shape}")
         if y.size and not 0 <= y.min() <= y.max() <= 255:
             raise ValueError(f"labels from {y.min()} to {y.max()}")
-    except Exception as error:  # a damaged pickle can fail in any way: all of them mean the same here
+    except Exception as error:  # a damaged pickle can raise any exception
         raise _damaged(name, error or type(error).__name__, what) from error
     return RawSplit(pixels.reshape(-1, *_CIFAR_SHAPE), y.astype(np.uint8))
 
@@ -162,14 +162,14 @@ def _content(source: Path | bytes, name: str) -> tuple[bytes, str]:
         return source, name
     try:
         if source.stat().st_size > _LARGEST_BATCH:
-            raise _damaged(source, f"{source.stat().st_size} bytes are too many", "CIFAR-10 batch")
+            raise _damaged(source, f"its size of {source.stat().st_size} bytes is too large", "CIFAR-10 batch")
         return source.read_bytes(), str(source)
     except OSError as error:
         raise _damaged(source, error, "CIFAR-10 batch") from error
 
 
 def read_cifar_archive(path: Path) -> tuple[RawSplit, RawSplit]:
-    """Training and test split out of the official tar.gz, binary or python version, without unpacking it to disk."""
+    """Read training and test split from the official tar.gz (binary or python version) without unpacking it to disk."""
     batches: dict[str, RawSplit] = {}
     try:
         with tarfile.open(path, "r:*") as archive:
@@ -187,17 +187,17 @@ def read_cifar_archive(path: Path) -> tuple[RawSplit, RawSplit]:
     needed = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
     missing = [name for name in needed if name not in batches]
     if missing:
-        raise _damaged(path, f"it lacks {', '.join(missing)}", "CIFAR-10 archive")
+        raise _damaged(path, f"missing members: {', '.join(missing)}", "CIFAR-10 archive")
     return joined([batches[name] for name in needed[:5]]), batches["test_batch"]
 
 
 def joined(splits: list[RawSplit]) -> RawSplit:
-    """One split out of several, in order."""
+    """Concatenate splits in order."""
     return RawSplit(np.concatenate([s.x for s in splits]), np.concatenate([s.y for s in splits]))
 
 
 def read_svhn(path: Path) -> RawSplit:
-    """An SVHN file of cropped digits: ``X`` uint8 (32, 32, 3, N), ``y`` (N, 1), labels 1 to 10, where 10 is digit 0."""
+    """Read an SVHN file: ``X`` uint8 (32, 32, 3, N) and ``y`` (N, 1) with labels 1 to 10, where 10 is the digit 0."""
     what = "SVHN .mat file"
     try:
         from scipy.io import loadmat
@@ -206,11 +206,11 @@ def read_svhn(path: Path) -> RawSplit:
     try:
         content = loadmat(path, variable_names=["X", "y"])
         pixels, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
-    except Exception as error:  # scipy's parser can fail in any way on a damaged file
+    except Exception as error:  # the parser of scipy can raise any exception for a damaged file
         missing = isinstance(error, KeyError)
         raise _damaged(path, f"it has no variable {error}" if missing else error, what) from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or labels.dtype.kind not in "uif" or not labels.size:
         raise _damaged(path, f"X is {pixels.dtype} {pixels.shape}, y {labels.dtype} {labels.shape}", what)
     if labels.min() < 1 or labels.max() > 10 or (labels != labels.round()).any():
-        raise _damaged(path, f"labels from {labels.min()} to {labels.max()}, where 1 to 10 is expected", what)
+        raise _damaged(path, f"labels must lie in 1..10, not in {labels.min()}..{labels.max()}", what)
     return RawSplit(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), (labels % 10).astype(np.uint8))

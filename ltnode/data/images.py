@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and SVHN on this machine: import, load, and tell what is there."""
+"""MNIST, Fashion-MNIST, CIFAR-10 and SVHN: import, load and list the sets in the data folder."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Status = Literal["ready", "importable", "incomplete", "damaged", "missing"]
 
 @dataclass(frozen=True)
 class SetInfo:
-    """What is known of one image set on this machine.
+    """State of an image set in the data folder.
 
     Attributes:
-        name: what users type.
-        title: what reports print.
-        status: "ready" (imported), "importable" (official files lie in the data folder), "incomplete" (some of them
-            do), "damaged" or "missing".
-        detail: what is wrong or lacking; empty if nothing.
-        folder: where its arrays are, or would be.
+        name: Name of the set for `load`.
+        title: Name in reports.
+        status: "ready" (imported), "importable" (all official files are in the data folder), "incomplete" (some of them
+            are), "damaged" or "missing".
+        detail: Description of the problem; empty if there is none.
+        folder: Folder of the arrays, whether it exists or not.
         shape: (C, H, W) of an image.
-        n_train: number of training images; 0 unless ready.
-        n_test: number of test images; 0 unless ready.
-        n_bytes: size of the arrays on disk; 0 unless ready.
+        n_train: Number of training images; 0 unless ready.
+        n_test: Number of test images; 0 unless ready.
+        n_bytes: Size of the arrays on disk; 0 unless ready.
         source: "official", "reconstructed" or "unverified"; None unless ready.
-        verified: whether the content was recognised; None unless ready.
-        licence: terms of use.
+        verified: Whether the content was recognised; None unless ready.
+        licence: Terms of use.
     """
 
     name: str
@@ -54,7 +54,7 @@ class SetInfo:
 
 
 def describe(name: str, root: Path | str | None = None) -> SetInfo:
-    """What is there of the image set ``name``."""
+    """State of the image set ``name`` in the data folder."""
     spec, base = image_spec(name), data_root(root)
     folder = _cache_folder(spec, base)
     cached: CachedSet | None = None
@@ -86,42 +86,42 @@ def _status_of_files(spec: ImageSpec, base: Path) -> tuple[Status, str]:
     found = locate(spec, _usual_places(spec, base))
     if found is None:
         return "missing", ""
-    return ("incomplete", f"lacks {', '.join(found.missing)}") if found.missing else ("importable", "")
+    return ("incomplete", f"missing: {', '.join(found.missing)}") if found.missing else ("importable", "")
 
 
 def info(root: Path | str | None = None) -> list[SetInfo]:
-    """What is there of every image set."""
+    """State of every image set in the data folder."""
     return [describe(spec.name, root) for spec in image_specs()]
 
 
 def import_files(name: str, folder: Path | str, root: Path | str | None = None, *, unverified: bool = False) -> SetInfo:
-    """Read a set's official files from ``folder``, verify them, and keep them as memory-mapped arrays under ``root``.
+    """Read the official files of a set from ``folder``, verify them, and store them as memory-mapped arrays under ``root``.
 
     Args:
-        name: the image set.
-        folder: where the files are (its usual sub-folders are searched too), or for CIFAR-10 the tar.gz itself.
-        root: where to keep the arrays; see :func:`ltnode.data.cache.data_root`.
-        unverified: accept files of the right format whose content is not the official one. This is recorded, and goes
-            into the provenance of every run that uses them.
+        name: Name of the image set.
+        folder: Folder of the files (its usual sub-folders are searched too), or the tar.gz of CIFAR-10.
+        root: Folder for the arrays; see :func:`ltnode.data.cache.data_root`.
+        unverified: Accept files of the right format with other content. This is recorded in the provenance of every run
+            that uses them.
 
     Raises:
-        DataError: files are missing, truncated, foreign, or not the official ones. Nothing is written then.
+        DataError: Files are missing, truncated, in another format, or not the official ones. Nothing is written.
     """
     spec, base, folder = image_spec(name), data_root(root), Path(folder).expanduser()
     if not folder.exists():
-        raise DataError(f"{folder} does not exist; give the folder that holds the {spec.title} files")
+        raise DataError(f"{folder} does not exist; pass the folder with the {spec.title} files")
     found = locate(spec, [folder, *_usual_places(spec, folder)])
     if found is None:
-        raise DataError(f"{folder} holds no {spec.title} files; expected {expected_files(spec)}")
+        raise DataError(f"{folder} contains no {spec.title} files; expected {expected_files(spec)}")
     _store(spec, base, read_official(spec, found, unverified=unverified))
     return describe(name, base)
 
 
 def load_images(name: str, root: Path | str | None = None) -> Dataset:
-    """The image set ``name`` as memory-mapped uint8 arrays; official files below ``root`` are imported on the way.
+    """Load the image set ``name`` as memory-mapped uint8 arrays; official files in ``root`` are imported first.
 
     Raises:
-        DataError: the set is not there (the message names the commands that get it), or it is damaged.
+        DataError: The set is missing (the message names the commands to get it) or damaged.
     """
     spec, base = image_spec(name), data_root(root)
     cached = read_cache(_cache_folder(spec, base))
@@ -129,8 +129,8 @@ def load_images(name: str, root: Path | str | None = None) -> Dataset:
         found = locate(spec, _usual_places(spec, base))
         if found is None:
             raise DataError(
-                f"{spec.title} is not in {base}. Download it with `ltnode data fetch {spec.name}`, or take files that "
-                f"are already there with `ltnode data import {spec.name} DIR`"
+                f"{spec.title} is not in {base}. Download it with `ltnode data fetch {spec.name}`, or import existing files "
+                f"with `ltnode data import {spec.name} DIR`"
             )
         cached = _stored_or_in_memory(spec, base, read_official(spec, found))
     return _dataset(spec, cached)
@@ -155,13 +155,13 @@ def _stored_or_in_memory(spec: ImageSpec, base: Path, content: Imported) -> Cach
         cause = error.__cause__
         if not isinstance(cause, OSError) or cause.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        # a folder of official files that may not be written to is still usable, from memory
+        # The official files in a read-only folder can still be used from memory.
         train, test = content.train, content.test
         arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
         return CachedSet({key: np.array(array) for key, array in arrays.items()}, content.checksums, content.source, 0)
     cached = read_cache(_cache_folder(spec, base))
     if cached is None:
-        raise DataError(f"{_cache_folder(spec, base)} vanished while it was written; do not delete it while importing")
+        raise DataError(f"{_cache_folder(spec, base)} was deleted during the import; run the import again")
     return cached
 
 

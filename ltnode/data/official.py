@@ -1,4 +1,4 @@
-"""Find the official files of an image set in a folder, read them, and recognise their content."""
+"""Find the official files of an image set, read them, and verify their content."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ltnode.data.formats import RawSplit
 from ltnode.data.specs import ImageSpec, Layout
 from ltnode.errors import DataError
 
-_CHUNK = 4096  # images; bounds the memory that a checksum needs
+_CHUNK = 4096  # images; limits the memory for a checksum
 
 
 @dataclass(frozen=True)
 class Found:
-    """Files of a set in one folder, in the order of their layout, and the names of those that are not there."""
+    """Files of a set in one folder, in the order of their layout, and the names of missing files."""
 
     layout: Layout
     paths: tuple[Path, ...]
@@ -28,7 +28,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Imported:
-    """A set that was read and recognised: ``source`` is "official", "reconstructed" or "unverified"."""
+    """Content of a set; ``source`` is "official", "reconstructed" or "unverified"."""
 
     train: RawSplit
     test: RawSplit
@@ -37,7 +37,7 @@ class Imported:
 
 
 def locate(spec: ImageSpec, places: list[Path]) -> Found | None:
-    """The files of ``spec`` in the first of ``places`` that has all of them, else in the one that has most of them."""
+    """Files of ``spec`` in the first of ``places`` with all of them, else in the place with the fewest missing files."""
     best: Found | None = None
     for place in places:
         for layout in spec.layouts:
@@ -56,28 +56,28 @@ def _first_file(place: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def expected_files(spec: ImageSpec) -> str:
-    """The names of the official files, for messages."""
+    """Names of the official files, for messages."""
     return " or ".join(", ".join(names[0] for names in layout.files) for layout in spec.layouts)
 
 
 def read_official(spec: ImageSpec, found: Found, *, unverified: bool = False) -> Imported:
     """Read and verify the files of a set.
 
-    Content counts as recognised if its checksums are those of the table, or if every file has the md5 of the official
-    file. The latter matters where the table's checksums belong to a reconstruction (SVHN).
+    The content is recognised if its checksums equal those in the table, or if every file has the md5 of the official file. The
+    latter is needed for SVHN, where the checksums in the table belong to a reconstruction.
 
     Args:
-        spec: which set it has to be.
-        found: its files.
-        unverified: accept content that is not recognised, as long as shape and labels fit.
+        spec: Specification of the set.
+        found: Files of the set.
+        unverified: Accept content that is not recognised if its shape and labels fit.
 
     Raises:
-        DataError: files are missing, damaged, of another shape, or not recognised.
+        DataError: Files are missing, damaged, of another shape, or not recognised.
     """
     if found.missing:
         raise DataError(
-            f"{spec.title} is incomplete: {', '.join(found.missing)} missing beside {found.paths[0]}; "
-            f"all of these are needed: {expected_files(spec)}"
+            f"{spec.title} is incomplete: {', '.join(found.missing)} missing in the folder of {found.paths[0]}; "
+            f"required files: {expected_files(spec)}"
         )
     train, test = _read(found)
     for role, split in (("training", train), ("test", test)):
@@ -97,7 +97,7 @@ def read_official(spec: ImageSpec, found: Found, *, unverified: bool = False) ->
         raise DataError(
             f"{found.paths[0].parent}: these are not the official {spec.title} files ({', '.join(differing)} differ: "
             f"{len(train.x)} training and {len(test.x)} test images, {spec.train.count} and {spec.test.count} expected). "
-            "Get them again, or, if they are meant to differ, import them with --unverified (unverified=True)"
+            "Download them again, or import them with --unverified (unverified=True) if they differ on purpose"
         )
     return Imported(train, test, {key: f"md5:{value}" for key, value in digests.items()}, source)
 
@@ -120,15 +120,15 @@ def _read(found: Found) -> tuple[RawSplit, RawSplit]:
 def _check_shape(spec: ImageSpec, role: str, split: RawSplit, found: Found) -> None:
     where = f"{found.paths[0].parent}, {role} split"
     if split.x.shape[1:] != spec.shape:
-        raise DataError(f"{where}: images of shape {split.x.shape[1:]}, but {spec.title} has {spec.shape}")
+        raise DataError(f"{where}: images of {spec.title} must have shape {spec.shape}, not {split.x.shape[1:]}")
     if len(split.x) != len(split.y) or not len(split.x):
-        raise DataError(f"{where}: {len(split.x)} images and {len(split.y)} labels; one label per image is needed")
+        raise DataError(f"{where}: {len(split.x)} images but {len(split.y)} labels; there must be one label per image")
     if split.y.max() >= len(spec.class_names):
-        raise DataError(f"{where}: label {split.y.max()}, but {spec.title} has 0 to {len(spec.class_names) - 1}")
+        raise DataError(f"{where}: labels of {spec.title} must lie in 0..{len(spec.class_names) - 1}, not {split.y.max()}")
 
 
 def _pixels_md5(split: RawSplit) -> str:
-    """The md5 of the pixels in the order (N, H, W, C), in which the table of image sets has them."""
+    """md5 of the pixels in the order (N, H, W, C), as in the table of image sets."""
     digest = hashlib.md5(usedforsecurity=False)
     for start in range(0, len(split.x), _CHUNK):
         digest.update(np.ascontiguousarray(split.x[start : start + _CHUNK].transpose(0, 2, 3, 1)).data)

@@ -1,4 +1,4 @@
-"""A picture of a data set: some images of every class."""
+"""A contact sheet: some images of every class in one picture."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def contact_sheet(
     """Write a PNG with one row per class: its name and the first ``columns`` training images.
 
     Args:
-        data: an image set or its name.
-        path: the file to write.
-        root: the data folder; see :func:`ltnode.data.cache.data_root`.
-        columns: images per class.
-        zoom: size of a pixel.
+        data: An image set or its name.
+        path: Path of the PNG file.
+        root: Data folder; see :func:`ltnode.data.cache.data_root`.
+        columns: Number of images per class.
+        zoom: Size of a pixel.
 
     Returns:
-        The path written.
+        The path of the file.
     """
     try:
         from PIL import Image, ImageDraw
@@ -36,10 +36,10 @@ def contact_sheet(
         raise missing_extra("Pillow", "images", "a contact sheet") from error
     data = load(data, root) if isinstance(data, str) else data
     if not data.is_image or data.train.x.dtype != torch.uint8 or data.n_classes is None:
-        raise InputError(f"{data.name}: a contact sheet needs uint8 images with classes, got {data.train.x.dtype}")
+        raise InputError(f"{data.name}: a contact sheet needs uint8 images with classes, not {data.train.x.dtype}")
     channels, height, width = data.input_shape
     if channels not in (1, 3):
-        raise InputError(f"{data.name}: a contact sheet needs 1 or 3 channels, got {channels}")
+        raise InputError(f"{data.name}: a contact sheet needs 1 or 3 channels, not {channels}")
     cell_height, cell_width = height * zoom + _GAP, width * zoom + _GAP
     sheet = Image.new("RGB", (_LABEL_WIDTH + columns * cell_width, data.n_classes * cell_height), "white")
     draw = ImageDraw.Draw(sheet)

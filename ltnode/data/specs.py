@@ -1,4 +1,4 @@
-"""The four image sets as a table: what they are, where the official files are, and how to recognise them."""
+"""Table of the four image sets: properties, official files and checksums."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reader = Literal["idx", "cifar-binary", "cifar-python", "cifar-archive", "svhn"]
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a set's files lie in a folder: for each needed file, the names that it may have."""
+    """A possible set of files in a folder: for each required file, its possible names."""
 
     reader: Reader
     files: tuple[tuple[str, ...], ...]
@@ -23,7 +23,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Content:
-    """A split's decompressed content: number of examples, md5 of the pixels (N, H, W[, C]) and of the labels, uint8."""
+    """Decompressed content of a split: number of examples, md5 of the uint8 pixels (N, H, W[, C]) and of the uint8 labels."""
 
     count: int
     x_md5: str
@@ -32,23 +32,25 @@ class Content:
 
 @dataclass(frozen=True)
 class ImageSpec:
-    """Everything that ltnode knows about an image set.
+    """Specification of an image set.
 
     Attributes:
-        name: what users type.
-        title: what reports print.
-        shape: (C, H, W).
-        class_names: in the order of the labels.
-        normalise, augment: the constants and the training augmentation of the paper's experiments.
-        ood: the set that serves as out-of-distribution data for it.
-        layouts: how the official files may lie in a folder, most convenient first.
-        folders: sub-folders in which to look for them, besides the folder itself.
-        urls: base addresses for the download, in order of preference.
-        downloads: the files to download, a subset of the names in ``file_md5``.
-        file_md5: md5 of official files as distributed.
-        train, test: the decompressed content.
-        content_source: what content equal to ``train`` and ``test`` is called in provenance.
-        licence: a note on terms of use.
+        name: Name of the set for `load`.
+        title: Name in reports.
+        shape: (C, H, W) of an image.
+        class_names: Names in the order of the labels.
+        normalise: Normalisation of the paper's experiments.
+        augment: Training augmentation of the paper's experiments.
+        ood: Name of the corresponding out-of-distribution set.
+        layouts: Possible layouts of the official files, in order of preference.
+        folders: Sub-folders of the data folder to search.
+        urls: Base URLs for the download, in order of preference.
+        downloads: Files to download, a subset of the names in ``file_md5``.
+        file_md5: md5 of the official files as distributed.
+        train: Decompressed content of the training split.
+        test: Decompressed content of the test split.
+        content_source: Provenance of content that equals ``train`` and ``test``.
+        licence: Note on the terms of use.
     """
 
     name: str
@@ -81,7 +83,7 @@ def _idx_layout() -> Layout:
     files = []
     for official in _IDX_NAMES:
         plain = official.removesuffix(".gz")
-        renamed = plain.replace("-idx", ".idx")  # some unpackers give this name
+        renamed = plain.replace("-idx", ".idx")  # some programs use this name when they unpack the file
         files.append((plain, official, renamed, f"{renamed}.gz"))
     return Layout("idx", tuple(files))
 
@@ -192,8 +194,8 @@ _CIFAR10 = ImageSpec(
     licence="Krizhevsky, 2009; no formal licence, cite the technical report",
 )
 
-# The content below is not that of the official files but a reconstruction from the full-number images: the same crops,
-# of which an estimated 50 to 90 of the 99,289 hold one or two values off by one. Official files are recognised by md5.
+# The content below is a reconstruction from the full-number images instead of the official files: the crops are the same, but
+# an estimated 50 to 90 of the 99,289 differ in one or two values by one. Official files are recognised by their md5.
 _SVHN = ImageSpec(
     name="svhn",
     title="SVHN",
@@ -222,12 +224,12 @@ SPECS: Mapping[str, ImageSpec] = MappingProxyType({s.name: s for s in (_MNIST, _
 
 
 def image_spec(name: str) -> ImageSpec:
-    """The table's row for ``name``; an unknown name is an InputError that suggests the nearest."""
+    """Specification of the image set ``name``; an unknown name raises an InputError that suggests the nearest one."""
     if name not in SPECS:
         raise InputError(unknown_name("image set", name, SPECS))
     return SPECS[name]
 
 
 def image_specs() -> list[ImageSpec]:
-    """All rows of the table."""
+    """Specifications of all image sets."""
     return list(SPECS.values())

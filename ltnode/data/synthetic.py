@@ -1,4 +1,4 @@
-"""Small generated problems: seconds to train on, with known answers."""
+"""Small generated problems with known solutions that train in seconds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from ltnode.data.dataset import Dataset, Split, checksums
 from ltnode.errors import InputError
 from ltnode.typing import Float, Tensor
 
-_DTYPE = torch.float32  # the same numbers whatever the default dtype is
+_DTYPE = torch.float32  # independent of the default dtype
 
 
 def gap_data(n: int = 1500, seed: int = 0) -> Dataset:
     """1-D regression with a gap: ``y = cos(4 x + 0.8) + 0.1 eps``, ``eps ~ N(0, 1)``.
 
-    Half of the x are uniform on (-1, -0.7), the other half on (0.5, 1), so that a model that knows what it does not
-    know is unsure between -0.7 and 0.5, and outside (-1, 1). The function and intervals are Foong's. Nothing is
-    standardised. The test split is a further independent draw of ``n // 5`` points (at least 2).
+    Half of the x are uniform on (-1, -0.7), the other half on (0.5, 1), so a good model is uncertain between -0.7 and 0.5 and
+    outside of (-1, 1). Function and intervals are those of Foong et al. There is no standardisation. The test split is an
+    independent draw of ``n // 5`` points (at least 2).
 
     Args:
-        n: training points, at least 2; with an odd n the right interval gets one more.
-        seed: of the generator.
+        n: Number of training points, at least 2; if n is odd, the right interval gets one more.
+        seed: Seed of the random draws.
     """
     generator = _generator(n, seed)
     return _dataset("gap", _gap(n, generator), _gap(_test_size(n), generator))
@@ -35,24 +35,23 @@ def _gap(n: int, generator: torch.Generator) -> Split:
 
 
 def gap_grid() -> Float[Tensor, "800 1"]:
-    """The inputs on which the 1-D figures are drawn: -2 to 2 (exclusive) in steps of 0.005."""
+    """The inputs of the 1-D figures: -2 to 2 (exclusive) in steps of 0.005."""
     return (torch.arange(800, dtype=torch.float64) * 0.005 - 2).to(torch.float32)[:, None]
 
 
 def concentric_annuli(n: int = 1000, seed: int = 0, dim: int = 2) -> Dataset:
     """Binary classification: a ball of radius 0.5 (class 0) inside an annulus of radii 1 to 1.5 (class 1).
 
-    Points are uniform in volume, half of them in each class. A flow in the input space with one common end-time cannot
-    make the two linearly separable (Dupont et al., "Augmented Neural ODEs", 2019); end-times that depend on the input
-    can.
+    Points are uniform in volume, half of them in each class. A flow in the input space with a common end-time cannot make the
+    classes linearly separable (Dupont et al., "Augmented Neural ODEs", 2019); input-dependent end-times can.
 
     Args:
-        n: training points, at least 2.
-        seed: of the generator.
-        dim: dimension of the space, at least 1.
+        n: Number of training points, at least 2.
+        seed: Seed of the random draws.
+        dim: Dimension of the space, at least 1.
     """
     if dim < 1:
-        raise InputError(f"dim must be at least 1, got {dim}")
+        raise InputError(f"dim must be at least 1, not {dim}")
     generator = _generator(n, seed)
     train, test = _annuli(n, dim, generator), _annuli(_test_size(n), dim, generator)
     return _dataset("concentric", train, test, ("inner ball", "annulus"))
@@ -63,7 +62,7 @@ def _annuli(n: int, dim: int, generator: torch.Generator) -> Split:
     labels = (torch.arange(n) >= inner).to(torch.int64)
     low = torch.tensor([0.0, 1.0], dtype=_DTYPE)[labels] ** dim
     high = torch.tensor([0.5, 1.5], dtype=_DTYPE)[labels] ** dim
-    # the volume within radius r grows as r^dim: uniform in r^dim is uniform in volume
+    # The volume within radius r is proportional to r^dim, so uniform in r^dim means uniform in volume.
     radius = (low + (high - low) * torch.rand(n, generator=generator, dtype=_DTYPE)) ** (1 / dim)
     direction = torch.randn(n, dim, generator=generator, dtype=_DTYPE)
     x = radius[:, None] * direction / direction.norm(dim=1, keepdim=True)
@@ -74,8 +73,8 @@ def _annuli(n: int, dim: int, generator: torch.Generator) -> Split:
 def reflection(n: int = 500, seed: int = 0) -> Dataset:
     """1-D regression ``y = -x`` on x uniform in (-1, 1), without noise.
 
-    Trajectories of a 1-D ODE cannot cross, so with one common end-time no flow maps x to -x; with end-times that depend
-    on the input, a field that changes with time can.
+    Trajectories of a 1-D ODE cannot cross, so no flow with a common end-time maps x to -x; a time-dependent field with
+    input-dependent end-times can.
     """
     generator = _generator(n, seed)
 
@@ -88,7 +87,7 @@ def reflection(n: int = 500, seed: int = 0) -> Dataset:
 
 def _generator(n: int, seed: int) -> torch.Generator:
     if n < 2:
-        raise InputError(f"n must be at least 2 points, got {n}")
+        raise InputError(f"n must be at least 2 points, not {n}")
     return torch.Generator().manual_seed(seed)
 
 

@@ -1,7 +1,7 @@
-"""Distributions over the end-time T of a neural ODE, fixed, uniform or learnt.
+"""Distributions over the end-time T of a neural ODE: fixed, uniform or learnt.
 
-``gamma`` holds the mathematics (closed-form divergence, quadrature in log time), ``distributions`` the distribution
-objects, ``base`` the contract of the modules that a model owns and trains, ``posteriors`` these modules.
+``gamma`` contains the mathematics (closed-form divergence, quadrature in log time), ``distributions`` the distribution
+objects, ``base`` the interface of the modules that a model trains, and ``posteriors`` these modules.
 """
 
 from ltnode.endtime.base import EndTime

@@ -1,4 +1,4 @@
-"""The base class of all end-time modules: what a model, an objective and a training loop may rely on."""
+"""Base class of all end-time modules: the interface for models, objectives and training loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ltnode.endtime.distributions import TimeDistribution, uniform_draws
 from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Float, Tensor
 
-# The training window starts here instead of at 0, where Gamma densities with alpha < 1 are infinite.
+# Training times start here instead of at 0, where Gamma densities with alpha < 1 are infinite.
 _FIRST_TIME = 1e-6
 _SCHEMES = ("iid", "grid")
 
@@ -24,17 +24,17 @@ _SCHEMES = ("iid", "grid")
 class EndTime(nn.Module, ABC):
     """The end-time of a neural ODE as a random variable; ``module(x)`` returns its current `TimeDistribution`.
 
-    The methods below check their arguments and build the distribution anew at every call. Inner loops call
-    ``module(x)`` once and use the distribution, which checks nothing and never waits for a device.
+    The methods below check their arguments and build a new distribution in every call. Inner loops call ``module(x)`` once
+    and use the distribution directly, which performs no checks and no device synchronisation.
 
     Attributes:
-        kind: short name of the class, for descriptions of a model; "none" unless a class says its own.
-        window: (low, high), the times that training covers.
-        truncate: whether T is restricted to the window.
-        amortized: one end-time per input, so that every method needs ``x``; otherwise one for all inputs.
-        learnable: has a learnt posterior. Otherwise all training times weigh the same and the KL is zero.
+        kind: Short name of the class for descriptions of a model; "none" by default.
+        window: (low, high), the interval of training times.
+        truncate: Whether T is restricted to the window.
+        amortized: Whether each input has its own end-time; all methods then need ``x``.
+        learnable: Whether the posterior is learnt. Otherwise all training times have equal weight and the KL is zero.
 
-    What is not learnt (window, fixed times, interval ends) is configuration and not in the state dict; priors are.
+    The window, fixed times and interval ends are configuration and not part of the state dict; the prior is.
     """
 
     kind: ClassVar[str] = "none"
@@ -48,47 +48,47 @@ class EndTime(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x: Tensor | None = None) -> TimeDistribution:
-        """The distribution of T, for each of the inputs ``x`` (B, ...) when amortised."""
+        """The current distribution of T, for each of the inputs ``x`` (B, ...) if amortised."""
 
     @property
     def horizon(self) -> float | None:
-        """The largest time that a draw or quantile can reach, None when T is not truncated."""
+        """The largest possible time of a draw or quantile; None if T is not truncated."""
         return self.window[1] if self.truncate else None
 
     def variational_parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters of q, for an optimiser group of their own; none when nothing is learnt."""
+        """The parameters of q, for a separate optimiser group; empty if nothing is learnt."""
         return self.parameters()
 
     @torch.no_grad()
     def constrain_(self) -> None:
-        """Put the parameters back into their valid range, in place; call it after every optimiser step."""
+        """Clamp the parameters to their valid range, in place; to be called after every optimiser step."""
 
     def sample(self, n: int, x: Tensor | None = None, generator: torch.Generator | None = None) -> Float[Tensor, "n *batch"]:
-        """Draw n independent end-times, without gradient."""
+        """Draw n independent end-times; no gradient."""
         return self(x).sample(checked_count("n", n), generator)
 
     def log_prob(self, t: Float[Tensor, "..."], x: Tensor | None = None) -> Float[Tensor, "..."]:
-        """Log-density at t, (n,) or (n, B) when amortised; -inf outside of the window when truncated."""
+        """Log-density at t, (n,), or (n, B) if amortised; -inf outside of the window if truncated."""
         q = self(x)
         if t.ndim <= len(q.batch_shape) or t.shape[t.ndim - len(q.batch_shape) :] != q.batch_shape:
-            wanted = f"(n, {q.batch_shape[0]}), n times for each input" if self.amortized else "(n,)"
-            raise InputError(f"t must have shape {wanted}, got {tuple(t.shape)}.")
+            shape = f"(n, {q.batch_shape[0]}), n times for each input" if self.amortized else "(n,)"
+            raise InputError(f"t must have shape {shape}, not {tuple(t.shape)}")
         if not bool((t >= 0).all()):
-            raise InputError(f"end-times t must be at least 0 and not NaN, got {float(t.min()):g} as the smallest.")
+            raise InputError(f"end-times t must be at least 0 and not NaN; the smallest is {float(t.min()):g}")
         return q.log_prob(t)
 
     def kl(self, x: Tensor | None = None) -> Float[Tensor, "*batch"]:
-        """KL(q || prior) in nats: one number, or (B,) when amortised; zero when nothing is learnt."""
+        """KL(q || prior) in nats: a scalar, or (B,) if amortised; zero if nothing is learnt."""
         return self(x).kl()
 
     def quantile(self, u: Float[Tensor, "n *_"] | Sequence[float], x: Tensor | None = None) -> Float[Tensor, "n *batch"]:
-        """End-times below which T falls with probability u in [0, 1]; u has shape (n,) or (n, B)."""
+        """Quantiles of T at the levels u in [0, 1]; u has shape (n,) or (n, B)."""
         q = self(x)
         u = torch.as_tensor(u, dtype=torch.float64, device=q.device)
         if u.shape[1:] not in ((), q.batch_shape) or u.ndim == 0:
-            raise InputError(f"u must have shape (n,) or (n, *{tuple(q.batch_shape)}), got {tuple(u.shape)}.")
+            raise InputError(f"u must have shape (n,) or (n, *{tuple(q.batch_shape)}), not {tuple(u.shape)}")
         if not bool(((u >= 0) & (u <= 1)).all()):
-            raise InputError(f"quantile levels u must lie in [0, 1], got {float(u.min()):g} to {float(u.max()):g}.")
+            raise InputError(f"quantile levels u must lie in [0, 1], not in [{float(u.min()):g}, {float(u.max()):g}]")
         return q.quantile(u)
 
     def tail(self, b: float, x: Tensor | None = None) -> Float[Tensor, "*batch"]:
@@ -105,19 +105,19 @@ class EndTime(nn.Module, ABC):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Float[Tensor, "n *batch"]:
-        """Times on the window at which training evaluates the likelihood, independent of q.
+        """Draw the times at which training evaluates the likelihood; they do not depend on q.
 
         Args:
-            n: number of times S.
-            batch: number of inputs B, needed when amortised.
-            scheme: "iid" draws Uniform(low, high) as the authors' code does; "grid" draws one time in each of n equal
-                sub-intervals (stratified), which lowers the variance of the gradient.
-            generator: source of randomness; with a `CounterGenerator` a function of (seed, step[, sample index]) alone.
-            device: of the result; by default where this module lives.
-            dtype: of the result; by default this module's.
+            n: Number of times S.
+            batch: Number of inputs B; required if amortised.
+            scheme: "iid" draws from Uniform(low, high) like the authors' code; "grid" draws one time in each of n equal
+                sub-intervals (stratified sampling), which reduces the variance of the gradient.
+            generator: Source of randomness. With a `CounterGenerator` the times depend only on seed, step and sample index.
+            device: Device of the result; by default that of this module.
+            dtype: Dtype of the result; by default that of this module.
 
         Returns:
-            (S,) ascending; when amortised (S, B), independent between inputs, where with "grid" every column holds
+            (S,) in ascending order, or (S, B) if amortised, independent between inputs. With "grid" every column then contains
             one time per sub-interval in random order.
         """
         n = checked_count("n", n)
@@ -126,7 +126,7 @@ class EndTime(nn.Module, ABC):
         shape: tuple[int, ...] = (n,)
         if self.amortized:
             if batch is None:
-                raise InputError("an amortised end-time has its own times for each input: pass batch=B to training_times.")
+                raise InputError("an amortised end-time draws separate times for each input: pass batch=B to training_times")
             shape = (n, checked_count("batch", batch))
         like = next(self.buffers())
         device = like.device if device is None else torch.device(device)
@@ -149,9 +149,9 @@ class EndTime(nn.Module, ABC):
 
     @torch.no_grad()
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """Plain numbers for logs: parameters, mean, quantiles, and "tail" = P(T > end of the window).
+        """Parameters, mean, quantiles and "tail" = P(T > end of the window) as floats, for logs.
 
-        When amortised, averages over the inputs ``x``.
+        If amortised, the values are averages over the inputs ``x``.
         """
         q = self(x)
         levels = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
@@ -160,10 +160,10 @@ class EndTime(nn.Module, ABC):
         return {name: float(v.mean()) for name, v in {**self._named_values(q), **values}.items()}
 
     def _named_values(self, q: TimeDistribution) -> dict[str, Tensor]:
-        """The parameters that `describe` lists."""
+        """The parameters that `describe` includes."""
         return {}
 
     def extra_repr(self) -> str:
-        """The configuration, for printing a model."""
-        low, high = self.window
-        return f"window=({low:g}, {high:g}), truncate={self.truncate}"
+        """Mean, quantiles and window for the printed form; without the quantiles if they depend on the input."""
+        window = f"window ({self.window[0]:g}, {self.window[1]:g})" + ("" if self.truncate else ", not truncated")
+        return window if self.amortized else f"{self().summary()}, {window}"

@@ -1,4 +1,4 @@
-"""End-time modules: what a model owns, trains and saves. Each call of one returns a `TimeDistribution`."""
+"""End-time modules, which a model trains and saves. Calling one returns a `TimeDistribution`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ltnode.endtime.distributions import (
 from ltnode.errors import InputError
 from ltnode.typing import Float, Tensor
 
-# Raw shapes and rates are kept in this range: at 0 the density is undefined and its gradient is NaN.
+# Range of raw shapes and rates; at 0 the density is undefined and its gradient is NaN.
 _SMALLEST, _LARGEST = 1e-2, 100.0
-# Inference networks: exp(output) exactly for outputs in (-6, 8), then flattening towards 1e-3 and 1e4.
+# Inference networks: exactly exp(output) for outputs in (-6, 8), then a smooth limit of 1e-3 and 1e4.
 _LOG_CORE = (-6.0, 8.0)
 _LOG_LIMITS = (math.log(1e-3), math.log(1e4))
 
@@ -31,7 +31,7 @@ class FixedTime(EndTime):
     """T = t, the end-time of a plain neural ODE.
 
     Args:
-        t: the time, positive and finite.
+        t: The time, positive and finite.
     """
 
     kind = "fixed"
@@ -43,7 +43,7 @@ class FixedTime(EndTime):
         self.register_buffer("t", torch.tensor(t), persistent=False)
 
     def forward(self, x: Tensor | None = None) -> PointDistribution:
-        """All mass at t."""
+        """A point mass at t."""
         return PointDistribution(self.get_buffer("t"))
 
     def _window_times(
@@ -53,15 +53,15 @@ class FixedTime(EndTime):
 
     def extra_repr(self) -> str:
         """The time."""
-        return f"t={self.window[1]:g}"
+        return f"{self.window[1]:g}"
 
 
 class UniformTime(EndTime):
     """T ~ Uniform(low, high), in training and in prediction (Uni-NODE).
 
     Args:
-        low: shortest time, at least 0.
-        high: longest time.
+        low: Smallest time, at least 0.
+        high: Largest time.
     """
 
     kind = "uniform"
@@ -78,16 +78,16 @@ class UniformTime(EndTime):
 
     def extra_repr(self) -> str:
         """The interval."""
-        return f"low={self.window[0]:g}, high={self.window[1]:g}"
+        return f"{self.window[0]:g}, {self.window[1]:g}"
 
 
 class _GammaFamily(EndTime):
-    """What the learnt posteriors share: a Gamma prior, saved with the weights, and an optional truncation."""
+    """Base of the learnt posteriors: a Gamma prior, which is saved with the weights, and optional truncation."""
 
     def __init__(self, prior: tuple[float, float], window: tuple[float, float], truncate: bool) -> None:
         super().__init__(checked_window(window), truncate)
         self.register_buffer("prior", torch.tensor(checked_prior(prior)))
-        self._kept_prior: tuple[object, GammaDistribution] | None = None
+        self._cached_prior: tuple[object, GammaDistribution] | None = None
 
     @property
     def _support(self) -> tuple[float, float] | None:
@@ -95,40 +95,35 @@ class _GammaFamily(EndTime):
 
     @property
     def prior_distribution(self) -> GammaDistribution:
-        """The prior, truncated like q; kept while its parameters stay, so that no step of training integrates it again."""
+        """The prior, truncated like q; cached until its parameters change, because its normaliser is an integral."""
         values = self.get_buffer("prior")
         if torch.compiler.is_compiling() or values.is_inference():
             return GammaDistribution(values[0], values[1], self._support)
         key = (values._version, values.data_ptr(), values.device, values.dtype, self._support)
-        if self._kept_prior is None or self._kept_prior[0] != key:
+        if self._cached_prior is None or self._cached_prior[0] != key:
             with torch.inference_mode(False), torch.no_grad():
-                self._kept_prior = key, GammaDistribution(values[0], values[1], self._support)
-        return self._kept_prior[1]
-
-    def extra_repr(self) -> str:
-        """Prior, window and truncation."""
-        alpha, beta = self.get_buffer("prior").tolist()
-        return f"prior=Gamma({alpha:g}, {beta:g}), {super().extra_repr()}"
+                self._cached_prior = key, GammaDistribution(values[0], values[1], self._support)
+        return self._cached_prior[1]
 
 
 def _constrain_gamma_(*parameters: nn.Parameter) -> None:
-    # NaN, which only a non-finite gradient can cause, becomes 1: Gamma(1, 1) is where training starts.
+    # NaN, which only a non-finite gradient can cause, becomes 1, the initial value.
     for p in parameters:
         p.nan_to_num_(nan=1.0, posinf=_LARGEST, neginf=_SMALLEST).clamp_(_SMALLEST, _LARGEST)
 
 
 class GammaTime(_GammaFamily):
-    """T ~ Gamma(alpha, beta), one learnt posterior for all inputs (LT-NODE); exactly two parameters.
+    """T ~ Gamma(alpha, beta), one learnt posterior for all inputs (LT-NODE), with two parameters.
 
-    alpha (shape) and beta (rate) are raw parameters as in the authors' code: their step size is the optimiser's, which
-    decides how far the posterior moves from its start. `constrain_` keeps them in [0.01, 100].
+    alpha (shape) and beta (rate) are raw parameters as in the authors' code, so the learning rate determines how far the
+    posterior moves from its initial value. `constrain_` clamps them to [0.01, 100].
 
     Args:
-        alpha: initial shape, in [0.01, 100].
-        beta: initial rate, in [0.01, 100].
+        alpha: Initial shape, in [0.01, 100].
+        beta: Initial rate, in [0.01, 100].
         prior: (alpha, beta) of the Gamma prior.
-        window: the times that training covers.
-        truncate: restrict q and prior to the window. Without it the likelihood pushes q out of the window.
+        window: Interval of training times.
+        truncate: Restrict q and prior to the window. Otherwise the likelihood pushes q out of the window.
     """
 
     kind = "gamma"
@@ -147,11 +142,11 @@ class GammaTime(_GammaFamily):
         self.beta = nn.Parameter(torch.tensor(checked_number("beta", beta, allowed, _SMALLEST, _LARGEST)))
 
     def forward(self, x: Tensor | None = None) -> GammaDistribution:
-        """The posterior, of batch shape (); ``x`` is not used."""
+        """The posterior, with batch shape (); ``x`` is ignored."""
         return GammaDistribution(*self.shape_and_rate(), self._support, self.prior_distribution)
 
     def shape_and_rate(self) -> tuple[Tensor, Tensor]:
-        """Both 0-dim, in their range."""
+        """Shape and rate, clamped to their range; both 0-dim."""
         return self.alpha.clamp(_SMALLEST, _LARGEST), self.beta.clamp(_SMALLEST, _LARGEST)
 
     @torch.no_grad()
@@ -162,15 +157,11 @@ class GammaTime(_GammaFamily):
     def _named_values(self, q: TimeDistribution) -> dict[str, Tensor]:
         return {"alpha": self.alpha, "beta": self.beta}
 
-    def extra_repr(self) -> str:
-        """Current posterior, prior and window."""
-        return f"alpha={self.alpha.item():.4g}, beta={self.beta.item():.4g}, {super().extra_repr()}"
-
 
 def _bounded_exp(v: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """exp(v), exactly so for v in (-6, 8); beyond, v flattens smoothly towards log 1e-3 and log 1e4.
+    """Exactly exp(v) for v in (-6, 8), with smooth limits of 1e-3 and 1e4 beyond.
 
-    The flattening is rational, not exponential, so that a network that went far out still has a gradient to come back.
+    The limits are approached rationally rather than exponentially, so that extreme outputs still have a useful gradient.
     """
     low, high = _LOG_CORE
     above, below = _LOG_LIMITS[1] - high, low - _LOG_LIMITS[0]
@@ -183,10 +174,10 @@ class AmortizedGammaTime(_GammaFamily):
     """T_i ~ Gamma(alpha(x_i), beta(x_i)), one posterior per input from an inference network (ALT-NODE).
 
     Args:
-        encoder: maps x (B, ...) to (B, 2), the logarithms of shape and rate (kept between 1e-3 and 1e4).
+        encoder: Maps x (B, ...) to (B, 2), the logarithms of shape and rate (limited to 1e-3 and 1e4).
         prior: (alpha, beta) of the Gamma prior.
-        window: the times that training covers.
-        truncate: restrict q and prior to the window.
+        window: Interval of training times.
+        truncate: Restrict q and prior to the window.
     """
 
     kind = "amortized"
@@ -201,24 +192,24 @@ class AmortizedGammaTime(_GammaFamily):
     ) -> None:
         super().__init__(prior, window, truncate)
         if not isinstance(encoder, nn.Module):
-            raise InputError(f"encoder must be an nn.Module that maps x to (B, 2), got {type(encoder).__name__}.")
+            raise InputError(f"encoder must be an nn.Module that maps x to (B, 2), not {type(encoder).__name__}")
         self.encoder = encoder
 
     def forward(self, x: Tensor | None = None) -> GammaDistribution:
-        """The posteriors of the inputs x (B, ...), of batch shape (B,)."""
+        """The posteriors of the inputs x (B, ...), with batch shape (B,)."""
         if x is None:
-            raise InputError("an amortised end-time depends on the input: pass x, a batch of inputs (B, ...).")
+            raise InputError("an amortised end-time depends on the input: pass x, a batch of inputs (B, ...)")
         out = self.encoder(x)
         if out.ndim != 2 or out.shape[1] != 2:
             raise InputError(
-                f"the encoder must return (B, 2), log shape and log rate for each input; got {tuple(out.shape)} "
-                f"for an input of shape {tuple(x.shape)}."
+                f"the encoder must return (B, 2), log shape and log rate of each input, not {tuple(out.shape)} "
+                f"for an input of shape {tuple(x.shape)}"
             )
         return GammaDistribution(*self.shape_and_rate(out), self._support, self.prior_distribution)
 
     @staticmethod
     def shape_and_rate(encoding: Float[Tensor, "B 2"]) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-        """Of what the encoder returned."""
+        """Shape and rate from the output of the encoder."""
         alpha, beta = _bounded_exp(encoding.to(torch.promote_types(encoding.dtype, torch.float32))).unbind(dim=1)
         return alpha, beta
 
@@ -228,16 +219,16 @@ class AmortizedGammaTime(_GammaFamily):
 
 
 class GammaMixtureTime(_GammaFamily):
-    """T ~ a mixture of Gammas, one for all inputs: a posterior that can have several modes.
+    """T ~ a mixture of Gammas for all inputs: a posterior that can have several modes.
 
-    The components start spread over the window, one per equal part of it, with a standard deviation of half a part,
-    and equal weights. Shapes and rates are raw parameters in [0.01, 100] as in `GammaTime`.
+    Initially the components have equal weights and are spread over equal parts of the window, each with a standard deviation of
+    half a part. Shapes and rates are raw parameters in [0.01, 100] as in `GammaTime`.
 
     Args:
-        components: number of Gammas, at least 1.
+        components: Number of Gammas, at least 1.
         prior: (alpha, beta) of the Gamma prior.
-        window: the times that training covers.
-        truncate: restrict each component and the prior to the window.
+        window: Interval of training times.
+        truncate: Restrict each component and the prior to the window.
     """
 
     kind = "mixture"
@@ -260,7 +251,7 @@ class GammaMixtureTime(_GammaFamily):
         self.beta = nn.Parameter((alpha / mean).clamp(_SMALLEST, _LARGEST))
 
     def forward(self, x: Tensor | None = None) -> GammaMixtureDistribution:
-        """The posterior, of batch shape (); ``x`` is not used."""
+        """The posterior, with batch shape (); ``x`` is ignored."""
         alpha, beta = (p.clamp(_SMALLEST, _LARGEST) for p in (self.alpha, self.beta))
         return GammaMixtureDistribution(self.logits, alpha, beta, self._support, self.prior_distribution)
 
@@ -275,5 +266,5 @@ class GammaMixtureTime(_GammaFamily):
         return {f"{name}{k}": v for name, row in rows.items() for k, v in enumerate(row)}
 
     def extra_repr(self) -> str:
-        """Number of components, prior and window."""
-        return f"components={len(self.logits)}, {super().extra_repr()}"
+        """Number of components, mean, quantiles and window."""
+        return f"{len(self.logits)} components, {super().extra_repr()}"

@@ -1,7 +1,11 @@
-"""Metrics as pure functions: tensors in, a number (or a small named tuple of curves) out.
+"""Metrics as pure functions of tensors or numpy arrays, which return a float, a tensor or a named tuple of curves.
 
-Every sum runs in float64 on the device of the input, every input is checked, and examples of equal score are handled
-exactly, so no value depends on the order of the examples.
+Common arguments: ``probs`` (B, C) are class probabilities, ``labels`` (B,) class indices, ``confidence`` (B,) is larger for
+more confident predictions (by default the largest probability), ``n_bins`` is the number of bins; ``scores_in`` (N,) and
+``scores_out`` (M,) are larger for in-distribution examples; ``mean``, ``std`` and ``target`` have the same shape.
+
+All inputs are checked, sums are accumulated in float64 on the device of the input, and ties are handled exactly, so that no
+value depends on the order of the examples. Every function has an example that a test runs.
 """
 
 from __future__ import annotations

@@ -8,24 +8,24 @@ from typing import NamedTuple
 import torch
 
 from ltnode.errors import InputError
-from ltnode.metrics._checks import check_bins, check_floating, check_labels, check_probs
+from ltnode.metrics._checks import accepts_numpy, check_bins, check_floating, check_labels, check_probs
 from ltnode.metrics.classification import PROBABILITY_FLOOR, is_correct
 from ltnode.metrics.ties import average_over_ties
 from ltnode.typing import Float, Int, Tensor
 
 TEMPERATURE_RANGE = (1e-2, 1e2)
-"""The temperatures among which :func:`fit_temperature` searches."""
+"""Search range of :func:`fit_temperature`."""
 
 
 class Reliability(NamedTuple):
-    """One row per equal-width bin of the largest probability; float64 on the device of the probabilities.
+    """Table with one row per equal-width bin of the largest probability; float64 on the device of the probabilities.
 
     Attributes:
-        lower: (K,) lower edges, belonging to the bin.
-        upper: (K,) upper edges, belonging to the next bin (the last one to the last bin).
-        counts: (K,) int64 number of examples.
-        accuracy: (K,) share of correct predictions, nan in an empty bin.
-        confidence: (K,) mean of the largest probability, nan in an empty bin.
+        lower: Lower edges, (K,), inclusive.
+        upper: Upper edges, (K,), exclusive except for the last bin.
+        counts: Number of examples, (K,), int64.
+        accuracy: Share of correct predictions, (K,), NaN in an empty bin.
+        confidence: Mean of the largest probability, (K,), NaN in an empty bin.
     """
 
     lower: Float[Tensor, " K"]
@@ -35,19 +35,15 @@ class Reliability(NamedTuple):
     confidence: Float[Tensor, " K"]
 
 
+@accepts_numpy
 def reliability(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins: int = 10) -> Reliability:
-    """The table behind a reliability diagram: accuracy and mean confidence per bin of the largest probability.
+    """The data of a reliability diagram: accuracy and mean confidence per bin of the largest probability.
 
-    Bin k is ``[k / n_bins, (k + 1) / n_bins)``, the last one is closed, so that probability exactly 1 belongs to it.
-    The edges are rounded to the dtype of ``probs``: a float32 probability written 0.7 lies in ``[0.7, 0.8)``.
+    Bin k is ``[k / n_bins, (k + 1) / n_bins)``; the last bin is closed and includes the probability 1. The edges are rounded to
+    the dtype of ``probs``, so that the float32 probability 0.7 lies in ``[0.7, 0.8)``.
 
-    Args:
-        probs: (B, C) probabilities.
-        labels: (B,) class indices.
-        n_bins: number of bins K.
-
-    Returns:
-        The table.
+    >>> reliability(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), n_bins=2).counts
+    tensor([0, 2])
     """
     wide = check_probs("probs", probs)
     labels = check_labels(labels, wide)
@@ -61,38 +57,30 @@ def reliability(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins: 
     return Reliability(edges[:-1], edges[1:], count.long(), hits / count, mass / count)
 
 
+@accepts_numpy
 def ece(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins: int = 10) -> float:
     """Expected calibration error ``sum_k (n_k / N) |accuracy_k - confidence_k|`` of the predicted class.
 
-    The bins are those of :func:`reliability`: equal width, ``[lo, hi)``, the last one closed; empty bins count nothing.
+    The bins are those of :func:`reliability`: equal width, ``[lo, hi)``, the last one closed. Empty bins contribute zero.
 
-    Args:
-        probs: (B, C) probabilities.
-        labels: (B,) class indices.
-        n_bins: number of bins.
-
-    Returns:
-        The error in [0, 1].
+    >>> round(ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])), 4)
+    0.35
     """
     table = reliability(probs, labels, n_bins)
     gap = (table.accuracy - table.confidence).abs().nan_to_num(0.0)
     return (table.counts * gap).sum().item() / labels.shape[0]
 
 
+@accepts_numpy
 def adaptive_ece(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins: int = 10) -> float:
     """Expected calibration error over bins of equal count (Nixon et al., 2019, for the predicted class).
 
-    The examples, ordered by their largest probability, are cut into ``n_bins`` runs whose sizes differ by at most one
-    (the first runs are the longer ones). Examples of equal confidence are exchangeable: each carries the mean accuracy
-    of all of them, so the value does not depend on the order of the examples.
+    The examples are sorted by their largest probability and split into ``n_bins`` groups whose sizes differ by at most one (the
+    first groups are the larger ones). Each example counts with the mean accuracy of all examples of the same confidence, so that
+    the value does not depend on the order of the examples.
 
-    Args:
-        probs: (B, C) probabilities.
-        labels: (B,) class indices.
-        n_bins: number of bins.
-
-    Returns:
-        The error in [0, 1].
+    >>> round(adaptive_ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), n_bins=1), 4)
+    0.25
     """
     wide = check_probs("probs", probs)
     labels = check_labels(labels, wide)
@@ -102,49 +90,43 @@ def adaptive_ece(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins:
     return sum(run.sum().abs().item() for run in runs) / labels.shape[0]
 
 
+@accepts_numpy
 def classwise_ece(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins: int = 10) -> float:
     """Mean over the classes of the calibration error of each class probability (Kull et al., 2019).
 
     For class c: ``sum_k (n_kc / N) |frequency of c in bin k - mean p_c in bin k|`` over equal-width bins of ``p_c`` as
-    in :func:`reliability`. A class without examples counts with the probability wrongly given to it.
+    in :func:`reliability`. A class without examples contributes the probability that it received.
 
-    Args:
-        probs: (B, C) probabilities.
-        labels: (B,) class indices.
-        n_bins: number of bins.
-
-    Returns:
-        The error in [0, 1].
+    >>> round(classwise_ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])), 4)
+    0.35
     """
     wide = check_probs("probs", probs)
     labels = check_labels(labels, wide)
     index = _bin_index(wide, probs.dtype, check_bins(n_bins))
     residual = torch.nn.functional.one_hot(labels, wide.shape[1]) - wide
-    # n_k / N |frequency - mean p| is |sum of residuals| / N, also where a bin is empty.
+    # n_k / N |frequency - mean p| equals |sum of residuals| / N, also for an empty bin.
     gaps = wide.new_zeros(n_bins, wide.shape[1]).scatter_add_(0, index, residual)
     return gaps.abs().sum().item() / wide.numel()
 
 
+@accepts_numpy
 def fit_temperature(log_probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"]) -> float:
     """The temperature T that minimises the negative log-likelihood of ``softmax(log_probs / T)`` on held-out data.
 
-    The objective is convex in 1/T, so its one stationary point is found by bisection of the derivative in ln T, to a
-    relative accuracy of 1e-12. Where none exists (a perfect or an anti-correlated predictor) the nearer end of
-    ``TEMPERATURE_RANGE`` is returned. Log-probabilities enter with at least ``ln 1e-40``.
+    T > 1 means that the predictions were overconfident. ``log_probs`` are log-probabilities or logits, clamped below at
+    ``ln 1e-40``. The objective is convex in 1/T, so bisection of its derivative in ln T finds the minimum to a relative 1e-12. If
+    there is none (a perfect or an anti-correlated predictor), the nearer end of ``TEMPERATURE_RANGE`` is returned.
 
-    Args:
-        log_probs: (B, C) log-probabilities (the log of an averaged prediction) or logits.
-        labels: (B,) class indices.
-
-    Returns:
-        The temperature; above 1 the predictions were overconfident.
+    >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> round(fit_temperature(logits, torch.tensor([0, 0, 0, 1])), 4)
+    1.8205
     """
     normalised = _check_log_probs(log_probs).log_softmax(1).clamp_min(math.log(PROBABILITY_FLOOR))
     labels = check_labels(labels, normalised)
     chosen = normalised.gather(1, labels[:, None]).mean()
 
     def slope(log_temperature: int | float) -> float:
-        """Derivative of the mean negative log-likelihood in 1/T; it increases with 1/T."""
+        """Derivative of the mean negative log-likelihood in 1/T, which increases with 1/T."""
         weights = (normalised / math.exp(log_temperature)).softmax(1)
         return ((weights * normalised).sum(1).mean() - chosen).item()
 
@@ -159,30 +141,27 @@ def fit_temperature(log_probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"]) 
     return math.exp(0.5 * (cold + hot))
 
 
+@accepts_numpy
 def apply_temperature(log_probs: Float[Tensor, "B C"], temperature: int | float) -> Float[Tensor, "B C"]:
-    """Log-probabilities ``log_softmax(log_probs / T)`` in the dtype of the input.
+    """Log-probabilities ``log_softmax(log_probs / T)`` for T > 0, in the dtype of the input.
 
-    Args:
-        log_probs: (B, C) log-probabilities or logits.
-        temperature: T > 0, for instance from :func:`fit_temperature`.
-
-    Returns:
-        (B, C) normalised log-probabilities.
+    >>> apply_temperature(torch.tensor([[2.0, 0.0]]), 2.0).exp()
+    tensor([[0.7311, 0.2689]])
     """
     if not temperature > 0 or math.isinf(temperature):
-        raise InputError(f"temperature must be positive and finite, got {temperature}: use fit_temperature.")
+        raise InputError(f"temperature must be positive and finite, not {temperature}; use fit_temperature")
     return (_check_log_probs(log_probs) / temperature).log_softmax(1).to(log_probs.dtype)
 
 
 def _check_log_probs(log_probs: Tensor) -> Tensor:
     wide = check_floating("log_probs", log_probs, ndim=2).double()
     if not bool((wide.isfinite().any(1) & (wide < math.inf).all(1)).all()):
-        raise InputError("log_probs hold nan, +inf, or a row of -inf only: pass finite logs of probabilities.")
+        raise InputError("log_probs must not contain nan, +inf, or a row with only -inf; pass logarithms of probabilities")
     return wide
 
 
 def _bin_index(values: Tensor, dtype: torch.dtype, n_bins: int) -> Tensor:
-    """Index of the bin ``[k / n_bins, (k + 1) / n_bins)`` of each value, the last bin closed."""
+    """Index of the bin ``[k / n_bins, (k + 1) / n_bins)`` that contains each value; the last bin is closed."""
     inner = torch.arange(1, n_bins, dtype=torch.float64, device=values.device) / n_bins
-    # Values were rounded to their dtype before they got here; edges rounded alike put 0.7 on the edge 0.7.
+    # The values are rounded to their dtype; rounding the edges in the same way puts 0.7 on the edge 0.7.
     return torch.bucketize(values, inner.to(dtype).double(), right=True)

@@ -1,4 +1,4 @@
-"""Split-conformal prediction sets: a guaranteed coverage from held-out data, whatever the model."""
+"""Split-conformal prediction sets: guaranteed coverage from held-out data, for any model."""
 
 from __future__ import annotations
 
@@ -6,29 +6,26 @@ import math
 from fractions import Fraction
 
 from ltnode.errors import InputError
-from ltnode.metrics._checks import check_labels, check_probs
+from ltnode.metrics._checks import accepts_numpy, check_labels, check_probs
 from ltnode.typing import Bool, Float, Int, Tensor
 
 
+@accepts_numpy
 def conformal_threshold(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], alpha: float = 0.1) -> float:
-    """Threshold of the score ``1 - p_y`` for sets that hold the label with probability at least ``1 - alpha``.
+    """Threshold of the score ``1 - p_y`` for sets that contain the label with probability at least ``1 - alpha``.
 
-    The ceil((B + 1)(1 - alpha))-th smallest score of the B held-out examples; infinite when B is too small for the
-    level (every set is then the whole label space). The guarantee is marginal, for exchangeable examples.
+    This is the ceil((B + 1)(1 - alpha))-th smallest score of the B held-out examples, or infinity if B is too small for the
+    level (every set is then the whole label space). The guarantee is marginal and assumes exchangeable examples.
 
-    Args:
-        probs: (B, C) probabilities on held-out data.
-        labels: (B,) class indices.
-        alpha: allowed share of sets without the label, in (0, 1).
-
-    Returns:
-        The threshold for :func:`prediction_sets`.
+    >>> import torch
+    >>> conformal_threshold(torch.tensor([[0.75, 0.25], [0.5, 0.5], [0.25, 0.75]]), torch.tensor([0, 0, 0]), alpha=0.5)
+    0.5
     """
     if not 0 < alpha < 1:
-        raise InputError(f"alpha must lie in (0, 1), got {alpha}: 0.1 asks for a coverage of 90 %.")
+        raise InputError(f"alpha must lie in (0, 1), for example 0.1 for a coverage of 90 %, not {alpha}")
     wide = check_probs("probs", probs)
     labels = check_labels(labels, wide)
-    # alpha as the decimal it was written: in binary, 10 * (1 - 0.1) may round above 9 and cost one rank.
+    # Exact decimal arithmetic: in binary, 10 * (1 - 0.1) may round above 9 and cost one rank.
     rank = math.ceil((labels.numel() + 1) * (1 - Fraction(repr(float(alpha)))))
     if rank > labels.numel():
         return math.inf
@@ -36,16 +33,15 @@ def conformal_threshold(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], 
     return scores.sort().values[rank - 1].item()
 
 
+@accepts_numpy
 def prediction_sets(probs: Float[Tensor, "B C"], threshold: int | float) -> Bool[Tensor, "B C"]:
-    """The classes with ``1 - p_c <= threshold`` of each example; a set may be empty.
+    """Membership (B, C) in the sets of classes with ``1 - p_c <= threshold``; a set may be empty.
 
-    Args:
-        probs: (B, C) probabilities.
-        threshold: from :func:`conformal_threshold`.
-
-    Returns:
-        (B, C) membership.
+    >>> import torch
+    >>> prediction_sets(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), 0.5)
+    tensor([[ True, False],
+            [ True,  True]])
     """
     if math.isnan(threshold):
-        raise InputError("threshold is nan: pass the value of conformal_threshold.")
+        raise InputError("threshold must not be nan; pass the value of conformal_threshold")
     return (1 - check_probs("probs", probs)) <= threshold

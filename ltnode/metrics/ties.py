@@ -1,4 +1,4 @@
-"""Exchangeable examples: equal scores must give the same number in whatever order the examples come."""
+"""Ties: results must not depend on the order of examples with equal scores."""
 
 from __future__ import annotations
 
@@ -8,16 +8,9 @@ from ltnode.typing import Tensor
 
 
 def average_over_ties(ordered_keys: Tensor, values: Tensor) -> Tensor:
-    """Replace each value by the mean over all values of equal key.
+    """Replace each of the float64 values (N,) by the mean over all values with the same key; equal keys are adjacent.
 
-    Sums over a prefix then equal their expectation under a random order of the tied examples.
-
-    Args:
-        ordered_keys: (N,) keys, equal ones adjacent.
-        values: (N,) float64 values.
-
-    Returns:
-        (N,) float64.
+    Prefix sums then equal their expectation under a random order of the tied examples.
     """
     _, group, count = torch.unique_consecutive(ordered_keys, return_inverse=True, return_counts=True)
     total = torch.zeros_like(count, dtype=values.dtype).index_add_(0, group, values)
@@ -25,6 +18,6 @@ def average_over_ties(ordered_keys: Tensor, values: Tensor) -> Tensor:
 
 
 def last_of_ties(ordered_keys: Tensor) -> Tensor:
-    """(K,) positions of the last element of each run of equal keys: the distinct thresholds."""
+    """Positions (K,) of the last element of each run of equal keys, one per distinct threshold."""
     _, count = torch.unique_consecutive(ordered_keys, return_counts=True)
     return count.cumsum(0) - 1

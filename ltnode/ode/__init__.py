@@ -1,9 +1,9 @@
-"""Numerics: explicit Runge-Kutta solves with dense output and gradients through the accepted steps.
+"""Explicit Runge-Kutta solvers with dense output and gradients through the accepted steps.
 
-Read in this order: ``tableau`` (the methods as data), ``step`` (one step and its error), ``controller`` (step sizes),
-``dense`` (states at any time), ``search`` (accepted edges, no graph), ``replay`` (the trajectory over known edges, with a graph),
-``training_grid`` (a grid reused from solve to solve), ``solve`` (``odesolve``), ``batches`` (many batches side by side),
-``stored_grid`` (the grid a trained model carries).
+Suggested reading order: ``tableau`` (methods as data), ``step`` (one step and its error), ``controller`` (step sizes),
+``dense`` (states at arbitrary times), ``search`` (accepted edges, found without a graph), ``replay`` (the trajectory over
+known edges, with a graph), ``training_grid`` (a grid reused by consecutive training steps), ``problem`` and ``solve``
+(``odesolve``), ``prediction_grid`` (the grid saved with a trained model), ``batches`` (many batches at once).
 """
 
 from ltnode.ode.batches import odesolve_batches

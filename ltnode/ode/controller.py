@@ -1,4 +1,4 @@
-"""Step-size control: the size of the first step, and of the next one after a trial."""
+"""Step-size control: the size of the first step, and of the next step after a trial."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Controller:
     max_factor: float = 10.0
 
     def accepts(self, norm: Tensor) -> Tensor:
-        """Where the trial step meets the tolerance; NaN never does."""
+        """Whether the trial step meets the tolerance, element-wise; False for NaN."""
         return norm < 1.0
 
     def factor(self, norm: Tensor) -> Tensor:
-        """Growth of the step size after a trial with this error norm; element-wise, float64."""
+        """Factor between this step size and the next, element-wise in float64."""
         norm = norm.to(torch.float64)
         raw = self.safety * norm.clamp_min(1e-300).pow(-1.0 / (self.error_order + 1))
         grown = raw.clamp(1.0, self.max_factor)
@@ -39,18 +39,18 @@ class Controller:
 
 
 def check_tolerances(rtol: float, atol: float) -> None:
-    """Tolerances must be positive and finite."""
+    """Require positive, finite tolerances."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         if not (0.0 < value < float("inf")):
-            raise InputError(f"{name} = {value} is impossible: tolerances must be positive and finite, for example 1e-2 or 1e-6")
+            raise InputError(f"{name} must be positive and finite, for example 1e-2 or 1e-6, not {value}")
 
 
 def initial_step(
     f: Field, tableau: ButcherTableau, t: Time, y: Tensor, k: Tensor, rtol: float, atol: float, per_sample: bool
 ) -> Tensor:
-    """Hairer's starting step, 0-dim or per sample (B,), float64, positive; one evaluation of the field besides ``k`` at (t, y).
+    """Hairer's starting step in float64, 0-dim or per sample (B,), from k = f(t, y) and one more evaluation of the field.
 
-    E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, section II.4.
+    Reference: E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, section II.4.
     """
     scale = atol + rtol * y.double().abs()
 
@@ -64,5 +64,5 @@ def initial_step(
     d2 = rms(k1 - k) / h0
     steep = torch.maximum(d1, d2)
     h1 = torch.where(steep <= 1e-15, torch.clamp(1e-3 * h0, min=1e-6), (0.01 / steep).pow(1.0 / (tableau.error_order + 1)))
-    # A field that is not finite after this small step has no slope to go by; the step control takes over from there.
+    # If the field is not finite after the small step, h0 is the only estimate; the step control reduces it as needed.
     return torch.minimum(100 * h0, torch.where(torch.isfinite(steep), h1, h0))

@@ -1,4 +1,4 @@
-"""Dense output: the states at any times, as linear combinations of the stages."""
+"""Dense output: states at arbitrary times as linear combinations of the stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Float, Tensor
 
 _CHUNK = 8
-"""Steps whose stages are combined in one matrix product: more would multiply by zeros, fewer would launch more products."""
+"""Steps per matrix product. A larger chunk multiplies more zero weights, a smaller one launches more products."""
 
 
 def dense_weights(
@@ -21,17 +21,17 @@ def dense_weights(
 ) -> Float[Tensor, "S *rest"]:
     """Weights W with ``y(T) = y(edges[0]) + sum_{m,i} W[..., m, i] k_i^(m)``.
 
-    Every step that lies before T enters whole, the step that holds T with its interpolant at
-    ``theta = (T - t_m) / h_m``, later ones not at all. A time on an edge belongs to the step that ends there, so that each
-    T has its derivative from exactly one step.
+    Steps before T contribute their full increment, the step that contains T its interpolant at ``theta = (T - t_m) / h_m``,
+    and later steps nothing. A time on an edge belongs to the step that ends there, so that exactly one step determines the
+    derivative in T.
 
     Args:
         tableau: The method.
-        edges: Step edges (n+1,), or (n+1, B) where each sample has its own; equal edges are steps of length zero.
-        times: (S,) or (S, B), within the edges. Differentiable.
+        edges: Step edges, (n+1,), or (n+1, B) with one sequence per sample; equal edges are steps of length zero.
+        times: (S,) or (S, B), within the edges; differentiable.
 
     Returns:
-        (S, n, stages), or (S, B, n, stages) when edges or times are per sample.
+        (S, n, stages), or (S, B, n, stages) if edges or times are per sample.
     """
     edges = edges.to(device=times.device, dtype=torch.float64)
     if edges.ndim == 2 and times.ndim == 1:
@@ -45,12 +45,12 @@ def dense_weights(
     theta = torch.where(holds, (t - left) / divisor, (t > right).to(torch.float64))
     coefficients = _dense_table(tableau, t.device)
     powers = torch.stack([theta**p for p in range(1, coefficients.shape[1] + 1)], dim=-1)
-    # A step of length zero holds a time only at the very start, where the derivative in time is the first stage.
+    # A step of length zero contains a time only at the start, where the derivative in time is the first stage.
     return torch.where(holds, divisor, length)[..., None] * (powers @ coefficients.mT)
 
 
 def _dense_table(tableau: ButcherTableau, device: torch.device) -> Tensor:
-    """Coefficients of the dense output on the device; on CUDA kept there, since a captured program cannot copy from the host."""
+    """Coefficients of the dense output; cached on CUDA devices, because a captured graph must not copy from the host."""
     if device.type == "cuda" and not torch.compiler.is_compiling():
         return _table_on_device(tableau, device)
     return torch.tensor(tableau.dense, dtype=torch.float64, device=device)
@@ -65,9 +65,9 @@ def combine(base: Tensor, weights: Tensor, stages: Sequence[Tensor]) -> Tensor:
     """``base + sum_j weights[..., j] stages[j]`` for weights (S, J) shared by the batch, or (S, B, J) per sample.
 
     Args:
-        base: (B, ...), the state that the weights start from.
+        base: Initial state, (B, ...).
         weights: (S, J) or (S, B, J).
-        stages: J tensors like base.
+        stages: J tensors with the shape of base.
     """
     weights = weights.to(base.dtype)
     if weights.ndim == 2:
@@ -81,7 +81,7 @@ def combine(base: Tensor, weights: Tensor, stages: Sequence[Tensor]) -> Tensor:
 
 
 def times_within(times: Tensor, first: Tensor, last: Tensor, closed: bool) -> tuple[Tensor, Tensor]:
-    """Which times lie in (first, last], or in [first, last] when closed: the mask, and the rows that hold any of it."""
+    """Mask of the times in (first, last], or in [first, last] if closed, and mask of the rows that contain such a time."""
     t = times.detach().to(torch.float64)
     mask = (t > first) & (t <= last)
     if closed:
@@ -90,7 +90,7 @@ def times_within(times: Tensor, first: Tensor, last: Tensor, closed: bool) -> tu
 
 
 def merge_parts(parts: Sequence[tuple[Tensor, Tensor]], n_times: int, y0: Tensor) -> Tensor:
-    """States (S, B, ...) from pieces of the trajectory: ``(mask, states of the rows that hold any of it)`` each."""
+    """States (S, B, ...) from pieces of the trajectory, each with a mask of its times and the states of their rows."""
     out = torch.full((n_times, *y0.shape), float("nan"), dtype=y0.dtype, device=y0.device)
     for mask, states in parts:
         rows = mask.any(dim=1) if mask.ndim == 2 else mask
@@ -101,15 +101,15 @@ def merge_parts(parts: Sequence[tuple[Tensor, Tensor]], n_times: int, y0: Tensor
 
 @dataclass
 class DenseOutput:
-    """Collects steps as they come and gives the states at the requested times.
+    """Collects accepted steps and computes the states at the requested times.
 
-    Stages are combined in chunks of a few steps and then let go, so a solve without graph needs memory for one chunk however
-    many steps it takes. A solve of one chunk reads no value of ``times``: it can be compiled and captured.
+    Stages are combined and released after every chunk of steps, so a solve without a graph needs memory for one chunk only. A
+    solve of a single chunk reads no value of ``times`` and can therefore be compiled or captured.
 
     Args:
         tableau: The method.
         times: (S,) or (S, B).
-        chunk: Steps per chunk; None for a single chunk however long.
+        chunk: Steps per chunk; None for one chunk of any length.
     """
 
     tableau: ButcherTableau
@@ -121,18 +121,18 @@ class DenseOutput:
     _parts: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def add(self, left: Time, right: Time, y: Tensor, step: Step) -> None:
-        """Take over one accepted step from (left, y) to the edge ``right``."""
+        """Add an accepted step from (left, y) to the edge ``right``."""
         if self.chunk is not None and len(self._steps) == self.chunk:
             self._flush()
         if self._base is None:
             self._base = y
             self._edges = [self._as_edge(left)]
         self._steps.append(step.stages)
-        # The edge itself, not left + h: rounding would leave times between two chunks that belong to neither.
+        # left + h could differ from the edge by rounding, and a time in between would belong to no chunk.
         self._edges.append(self._as_edge(right))
 
     def result(self, y0: Tensor) -> Tensor:
-        """States (S, B, ...) at the requested times; y0 where there was no step."""
+        """States (S, B, ...) at the requested times; y0 if no step was added."""
         if self._base is None:
             return y0.expand(self.times.shape[0], *y0.shape)
         if not self._parts:
@@ -144,7 +144,7 @@ class DenseOutput:
         return torch.as_tensor(t, dtype=torch.float64, device=self.times.device)
 
     def _flush(self) -> None:
-        """Combine the collected chunk for the times that lie in it, and let its stages go."""
+        """Compute the states at the times inside the current chunk, and release its stages."""
         assert self._base is not None
         mask, rows = times_within(self.times, self._edges[0], self._edges[-1], closed=not self._parts)
         self._parts.append((mask, self._combine_chunk(self._base, self.times[rows])))
@@ -157,7 +157,7 @@ class DenseOutput:
         for m, step in enumerate(self._steps):
             for i, k in enumerate(step):
                 column = weights[..., m, i]
-                if stages and k is stages[-1]:  # the last stage of a step is the first of the next
+                if stages and k is stages[-1]:  # FSAL: the last stage of a step is the first of the next
                     columns[-1] = columns[-1] + column
                 elif any(self.tableau.dense[i]):
                     columns.append(column)

@@ -1,4 +1,4 @@
-"""A trajectory over known step edges, with a graph: the second phase of every solve."""
+"""The trajectory over known step edges, with a graph: the second phase of every solve."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ltnode.ode.trace import Rewind
 from ltnode.typing import Tensor
 
 Edges = Sequence[float] | Tensor
-"""Step edges: floats, or a tensor (n+1,), or (n+1, B) with one sequence per sample."""
+"""Step edges: floats, a tensor (n+1,), or a tensor (n+1, B) with one sequence per sample."""
 
 
 class Replay(NamedTuple):
-    """States (S, B, ...) and the error norm of every step, (n,) or (n, B); empty for a method without an estimate."""
+    """States (S, B, ...) and error norms of the steps, (n,) or (n, B); no norms for a method without an error estimate."""
 
     states: Tensor
     norms: Tensor
 
 
 Replayer = Callable[[Tensor, Sequence[float], Tensor], Replay]
-"""``(y0, edges, times)`` to what `replay` gives for one field and method, batch-wide norms, up to rounding: a faster way."""
+"""``(y0, edges, times) -> Replay``: a faster `replay` of one field and method with batch-wide norms, equal up to rounding."""
 
 
 def replay(
@@ -41,25 +41,25 @@ def replay(
     per_sample: bool = False,
     recompute: bool = False,
 ) -> Replay:
-    """Step over the edges and give the states at the times; the edges are constants, everything else has its gradient.
+    """Step over the edges and return the states at the times; gradients flow through everything except the edges.
 
     Args:
         f: The field.
         tableau: The method.
-        y: (B, ...), the state at the first edge.
-        edges: Step edges. Floats are the fastest in eager mode; a tensor keeps one compiled or captured program valid for
-            every grid with the same number of steps.
-        times: (S,) or (S, B), within the edges; (S, B) where the edges are per sample.
+        y: State at the first edge, (B, ...).
+        edges: Step edges. Floats are the fastest in eager mode; with a tensor, a compiled or captured program serves all grids
+            with the same number of steps.
+        times: (S,) or (S, B), within the edges; (S, B) if the edges are per sample.
         rtol: Relative tolerance of the error norms.
         atol: Absolute tolerance of the error norms.
-        per_sample: Error norms per sample (n, B) instead of batch-wide (n,).
-        recompute: Keep only the state at every edge and evaluate each step again in the backward pass.
+        per_sample: Compute error norms per sample (n, B) instead of batch-wide (n,).
+        recompute: Store only the state at each edge, and evaluate each step again in the backward pass.
     """
     if len(edges) < 2:
         return Replay(y.expand(times.shape[0], *y.shape), _stack_norms([], y, per_sample))
     if recompute and torch.is_grad_enabled():
         return _replay_recomputed(f, tableau, y, edges, times, rtol, atol, per_sample)
-    # Chunks are chosen by the values of the times, which a compiled or transformed program must not read.
+    # Chunks depend on the values of the times, which a compiled or transformed program cannot read.
     output = DenseOutput(tableau, times, chunk=None) if traced(y) or traced(times) else DenseOutput(tableau, times)
     y0, k, norms = y, None, []
     for left, right in _intervals(edges):
@@ -72,14 +72,7 @@ def replay(
 
 
 def _replay_recomputed(
-    f: Field,
-    tableau: ButcherTableau,
-    y: Tensor,
-    edges: Edges,
-    times: Tensor,
-    rtol: float,
-    atol: float,
-    per_sample: bool,
+    f: Field, tableau: ButcherTableau, y: Tensor, edges: Edges, times: Tensor, rtol: float, atol: float, per_sample: bool
 ) -> Replay:
     y0 = y
     norms: list[Tensor] = []
@@ -114,7 +107,7 @@ def _intervals(edges: Edges) -> Sequence[tuple[Time, Time]]:
 
 
 def traced(x: Tensor) -> bool:
-    """Whether the values of x must not be read: under torch.compile, export, a function transform or CUDA graph capture."""
+    """Whether the values of x cannot be read: under torch.compile, export, a function transform or CUDA graph capture."""
     if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return True
     return x.is_cuda and torch.cuda.is_current_stream_capturing()

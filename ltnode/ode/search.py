@@ -1,4 +1,4 @@
-"""Adaptive search for the accepted step edges, batch-wide or one sequence per sample."""
+"""Adaptive search for the accepted step edges, one sequence for the batch or one per sample."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
 TryStep = Callable[[float, float], tuple[float, Callable[[], None]]]
-"""``(t, t_new) -> (error norm, commit)``: a trial step from the current state, and how to make it the current state."""
+"""``(t, t_new) -> (error norm, commit)``: a trial step from the current state, and a function that accepts it."""
 
 TrialStep = Callable[[float, float, Tensor, Tensor], tuple[Step, float]]
-"""``(t, t_new, y, k)`` to the step from (t, y), where the field is k, and its batch-wide error norm: a faster `take_step`."""
+"""``(t, t_new, y, k) -> (step, batch-wide error norm)`` with k = f(t, y): a faster `take_step`."""
 
 _EPSILON = 16 * torch.finfo(torch.float64).eps
-"""Smallest step relative to the time: less would not move it reliably."""
+"""Smallest step size relative to the time; a smaller step would not change the time reliably."""
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a step must meet, and how long a search may take."""
+    """Tolerances of the error control and limits of the search."""
 
     rtol: float = 1e-2
     atol: float = 1e-2
     max_steps: int = 5000
     clip_last: bool = True
     accept_small_change: float = 0.0
-    """Compatibility with the paper's code: accept a rejected step whose size would change by less than this share."""
+    """Compatibility with the paper's code: accept a failed step whose size would change by less than this fraction."""
 
 
 @dataclass
 class Search:
-    """What a search found.
+    """Result of a search for step edges.
 
     Attributes:
         edges: Accepted edges: floats t_0 < ... < t_n, or a float64 tensor (n+1, B) under per-sample control.
-        norms: Error norm of every accepted step, (n,) or (n, B).
-        status: OK, or why the search stopped before the end.
-        n_rejected: Trial steps thrown away (the largest count of any sample under per-sample control).
-        n_evaluations: Calls of the field.
+        norms: Error norm of each accepted step, (n,) or (n, B).
+        status: OK, or why the search stopped early.
+        n_rejected: Number of rejected trial steps (the maximum over the samples under per-sample control).
+        n_evaluations: Number of field evaluations.
     """
 
     edges: Sequence[float] | Tensor
@@ -57,14 +57,14 @@ class Search:
 
 
 class StepControl:
-    """The step sizes of one trajectory: asked for a trial step, told its error norm, until the end is reached or it failed.
+    """Step-size control of one trajectory: it proposes trial steps and accepts or rejects each by its error norm.
 
     Attributes:
-        t_end: Where the trajectory ends.
-        edges: Accepted so far.
-        norms: Their steps' error norms.
-        rejected: Trials that were not accepted.
-        status: How it ended; None before.
+        t_end: End of the trajectory.
+        edges: Edges accepted so far.
+        norms: Error norms of the accepted steps.
+        rejected: Number of rejected trials.
+        status: Outcome; None while the trajectory is unfinished.
     """
 
     def __init__(self, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance) -> None:
@@ -75,7 +75,7 @@ class StepControl:
         self._h = max(h, _smallest_step(t, t_end))
 
     def trial(self) -> tuple[float, float] | None:
-        """Both ends of the next trial step; None where there is none."""
+        """Start and end of the next trial step, or None when the trajectory has ended or failed."""
         t, t_end, clip = self.edges[-1], self.t_end, self._tolerance.clip_last
         if self.status is None and t >= t_end:
             self.status = Status.OK
@@ -84,13 +84,13 @@ class StepControl:
         if self.status is not None:
             return None
         size = min(self._h, t_end - t) if clip else self._h
-        # A sliver left by rounding would cost a whole step.
+        # Extend the step over a remainder that is only rounding error, which would otherwise cost another step.
         last = clip and size >= (t_end - t) * (1 - 1e-10)
         self._trial = (size, t_end if last else t + size)
         return t, self._trial[1]
 
     def accepts(self, norm: float) -> bool:
-        """Whether the trial step with this error norm is accepted; the next one is chosen after it."""
+        """Accept or reject the trial step with this error norm, and choose the size of the next one."""
         size, t_new = self._trial
         factor = float(self._controller.factor(torch.tensor(norm, dtype=torch.float64)))
         accepted = norm < 1.0 or (math.isfinite(norm) and abs(factor - 1.0) < self._tolerance.accept_small_change)
@@ -108,9 +108,9 @@ class StepControl:
 def adaptive_loop(
     try_step: TryStep, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance
 ) -> tuple[list[float], list[float], Status, int]:
-    """Accepted edges, their error norms, status and number of rejections.
+    """Run the step-size control from t to t_end; return accepted edges, error norms, status and number of rejections.
 
-    The loop knows nothing of states and fields: ``try_step`` does the work, so that the control can be tested with a stub.
+    States and fields appear only inside ``try_step``, so that the control can be tested with a stub.
     """
     control = StepControl(t, t_end, h, controller, tolerance)
     while (trial := control.trial()) is not None:
@@ -135,108 +135,139 @@ def search_batch(
     output: DenseOutput | None = None,
     trial_step: TrialStep | None = None,
 ) -> Search:
-    """One step sequence for the whole batch (the reference). Fills ``output`` with the accepted steps when given.
+    """Find one step sequence for the whole batch (the reference).
 
-    ``trial_step`` takes the steps of a method that ends them with the field at the new state; by default `take_step` does.
+    The accepted steps are added to ``output`` if it is given. ``trial_step`` replaces `take_step` for FSAL methods.
     """
-    controller = Controller(tableau.error_order)
     k = evaluate(f, t0, y)
     if not all_finite(k) or not all_finite(y):
         return Search([t0], y.new_zeros(0), Status.NON_FINITE, 0, 1)
     h = float(initial_step(f, tableau, t0, y, k, tolerance.rtol, tolerance.atol, per_sample=False))
-    k_first: Tensor | None = k
-    evaluations = 2
+    trials = _BatchTrials(f, tableau, y, k, tolerance, output, trial_step)
+    edges, norms, status, rejected = adaptive_loop(trials, t0, t_end, h, Controller(tableau.error_order), tolerance)
+    return Search(edges, torch.tensor(norms, dtype=time_dtype(y.dtype), device=y.device), status, rejected, trials.evaluations)
 
-    def try_step(t: float, t_new: float) -> tuple[float, Callable[[], None]]:
-        nonlocal k_first, evaluations
-        evaluations += tableau.stages - (k_first is not None)
-        if trial_step is not None and k_first is not None:
-            step, norm = trial_step(t, t_new, y, k_first)
+
+@dataclass
+class _BatchTrials:
+    """Trial steps of a batch for `adaptive_loop`: ``y`` is the current state, ``k`` the field there if it is known."""
+
+    f: Field
+    tableau: ButcherTableau
+    y: Tensor
+    k: Tensor | None
+    tolerance: Tolerance
+    output: DenseOutput | None
+    trial_step: TrialStep | None
+    evaluations: int = 2
+
+    def __call__(self, t: float, t_new: float) -> tuple[float, Callable[[], None]]:
+        self.evaluations += self.tableau.stages - (self.k is not None)
+        if self.trial_step is not None and self.k is not None:
+            step, norm = self.trial_step(t, t_new, self.y, self.k)
         else:
-            step = take_step(f, tableau, t, t_new - t, y, k_first)
-            norm = float(error_norm(tableau, t_new - t, y, step, tolerance.rtol, tolerance.atol, per_sample=False))
-        k_first = step.stages[0]  # known for another trial from here
+            step = take_step(self.f, self.tableau, t, t_new - t, self.y, self.k)
+            rtol, atol = self.tolerance.rtol, self.tolerance.atol
+            norm = float(error_norm(self.tableau, t_new - t, self.y, step, rtol, atol, per_sample=False))
+        self.k = step.stages[0]  # another trial from the same state reuses it
+        return norm, lambda: self._commit(t, t_new, step)
 
-        def commit() -> None:
-            nonlocal y, k_first
-            if output is not None:
-                output.add(t, t_new, y, step)
-            y, k_first = step.y, (step.stages[-1] if tableau.fsal else None)
-
-        return norm, commit
-
-    edges, norms, status, rejected = adaptive_loop(try_step, t0, t_end, h, controller, tolerance)
-    return Search(edges, torch.tensor(norms, dtype=time_dtype(y.dtype), device=y.device), status, rejected, evaluations)
+    def _commit(self, t: float, t_new: float, step: Step) -> None:
+        if self.output is not None:
+            self.output.add(t, t_new, self.y, step)
+        self.y, self.k = step.y, (step.stages[-1] if self.tableau.fsal else None)
 
 
 def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance) -> Search:
-    """Every sample its own step sequence: trials run in lock-step, each sample accepts or rejects for itself.
+    """Find one step sequence per sample: trial steps are taken together, each sample accepts or rejects its own.
 
-    A sample that fails stops at its last accepted edge; the others go on.
+    A sample that fails stops at its last accepted edge; the others continue.
 
     Args:
         f: Field that takes t of shape (B,).
         tableau: An adaptive method.
-        y: (B, ...).
-        t0: Common start.
-        t_end: (B,) float64, each sample's last time.
-        tolerance: Tolerances and limits; the step limit counts lock-step trials.
+        y: Initial states, (B, ...).
+        t0: Initial time of all samples.
+        t_end: (B,) float64, the last time of each sample.
+        tolerance: Tolerances and limits; max_steps limits the number of lock-step trials.
     """
-    controller = Controller(tableau.error_order)
-    t = torch.full_like(t_end, t0)
-    k = evaluate(f, t, y)
-    non_finite = ~(_finite_samples(y) & _finite_samples(k))
-    underflow = torch.zeros_like(non_finite)
-    smallest = _EPSILON * torch.maximum(t.abs(), t_end.abs())
-    h = torch.maximum(initial_step(f, tableau, t, y, k, tolerance.rtol, tolerance.atol, per_sample=True), smallest)
-    edges, norms = t[None].clone(), t.new_zeros(0, len(t))  # row m: every sample's edge after its m-th acceptance
-    count = torch.zeros_like(t, dtype=torch.long)
-    rejected = torch.zeros_like(count)
-    trials, evaluations, timed_out = 0, 2, False
-    while bool((active := (t < t_end) & ~non_finite & ~underflow).any()):
-        if trials >= tolerance.max_steps:
-            timed_out = True
-            break
-        remaining = t_end - t
-        trial = torch.minimum(h, remaining)
-        trial = torch.where(trial >= remaining * (1 - 1e-10), remaining, trial)
-        trial = torch.where(active, trial, torch.zeros_like(trial))
-        step = take_step(f, tableau, t, trial, y, k)
-        trials += 1
-        evaluations += tableau.stages - 1
-        norm = error_norm(tableau, trial, y, step, tolerance.rtol, tolerance.atol, per_sample=True)
-        accepted = controller.accepts(norm) & active
-        t_new = torch.where(trial == remaining, t_end, t + trial)
-        y, t = _select(accepted, step.y, y), _select(accepted, t_new, t)
-        if tableau.fsal:
-            k = _select(accepted, step.stages[-1], k)
+    samples = _Samples(f, tableau, y, t0, t_end, tolerance)
+    while bool((active := samples.active()).any()):
+        if samples.trials >= tolerance.max_steps:
+            return samples.result(timed_out=True)
+        samples.advance(active)
+    return samples.result(timed_out=False)
+
+
+class _Samples:
+    """Time, state, step size and accepted edges of every sample."""
+
+    def __init__(self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance) -> None:
+        self._f, self._tableau, self._tolerance = f, tableau, tolerance
+        self._controller = Controller(tableau.error_order)
+        self._t, self._t_end, self._y = torch.full_like(t_end, t0), t_end, y
+        self._k = evaluate(f, self._t, y)
+        self._non_finite = ~(_finite_samples(y) & _finite_samples(self._k))
+        self._underflow = torch.zeros_like(self._non_finite)
+        self._smallest = _EPSILON * torch.maximum(self._t.abs(), t_end.abs())
+        h = initial_step(f, tableau, self._t, y, self._k, tolerance.rtol, tolerance.atol, per_sample=True)
+        self._h = torch.maximum(h, self._smallest)
+        # Row m of the edges holds the edge of every sample after its m-th accepted step.
+        self._edges, self._norms = self._t[None].clone(), self._t.new_zeros(0, len(self._t))
+        self._accepted = torch.zeros_like(self._t, dtype=torch.long)
+        self._rejected = torch.zeros_like(self._accepted)
+        self.trials, self._evaluations = 0, 2
+
+    def active(self) -> Tensor:
+        """(B,) mask of the samples that have neither reached their end nor failed."""
+        return (self._t < self._t_end) & ~self._non_finite & ~self._underflow
+
+    def advance(self, active: Tensor) -> None:
+        """Take one trial step with the active samples; the others take a step of length zero."""
+        remaining = self._t_end - self._t
+        size = torch.minimum(self._h, remaining)
+        size = torch.where(size >= remaining * (1 - 1e-10), remaining, size)
+        size = torch.where(active, size, torch.zeros_like(size))
+        step = take_step(self._f, self._tableau, self._t, size, self._y, self._k)
+        self.trials += 1
+        self._evaluations += self._tableau.stages - 1
+        norm = error_norm(self._tableau, size, self._y, step, self._tolerance.rtol, self._tolerance.atol, per_sample=True)
+        accepted = self._controller.accepts(norm) & active
+        self._move(accepted, step, torch.where(size == remaining, self._t_end, self._t + size))
+        self._record(accepted, norm)
+        self._rejected = self._rejected + (active & ~accepted)
+        self._h = torch.where(active, size * self._controller.factor(norm), self._h)
+        stuck, finite = active & ~accepted & (self._h < self._smallest), torch.isfinite(norm)
+        self._underflow, self._non_finite = self._underflow | (stuck & finite), self._non_finite | (stuck & ~finite)
+
+    def _move(self, accepted: Tensor, step: Step, t_new: Tensor) -> None:
+        """Move the accepting samples to the end of their step."""
+        self._y, self._t = _select(accepted, step.y, self._y), _select(accepted, t_new, self._t)
+        if self._tableau.fsal:
+            self._k = _select(accepted, step.stages[-1], self._k)
         else:
-            k = evaluate(f, t, y)
-            evaluations += 1
-        count = count + accepted
-        rejected = rejected + (active & ~accepted)
-        if int(count.max()) == len(edges):
-            edges = torch.cat([edges, edges[-1:]])
-            norms = torch.cat([norms, torch.zeros_like(t)[None]])
+            self._k = evaluate(self._f, self._t, self._y)
+            self._evaluations += 1
+
+    def _record(self, accepted: Tensor, norm: Tensor) -> None:
+        """Append the new edges and error norms of the accepting samples."""
+        self._accepted = self._accepted + accepted
+        if int(self._accepted.max()) == len(self._edges):
+            self._edges = torch.cat([self._edges, self._edges[-1:]])
+            self._norms = torch.cat([self._norms, torch.zeros_like(self._t)[None]])
         samples = accepted.nonzero().squeeze(1)
-        edges[count[samples], samples] = t[samples]
-        norms[count[samples] - 1, samples] = norm[samples].to(norms.dtype)
-        h = torch.where(active, trial * controller.factor(norm), h)
-        stuck = active & ~accepted & (h < smallest)
-        finite = torch.isfinite(norm)
-        underflow, non_finite = underflow | (stuck & finite), non_finite | (stuck & ~finite)
-    # A sample that needed fewer steps waits at its last edge: steps of length zero.
-    edges = torch.cummax(edges, dim=0).values
-    status = _worst_status(non_finite, underflow, timed_out)
-    return Search(edges, norms.to(time_dtype(y.dtype)), status, int(rejected.max()), evaluations)
+        self._edges[self._accepted[samples], samples] = self._t[samples]
+        self._norms[self._accepted[samples] - 1, samples] = norm[samples].to(self._norms.dtype)
 
-
-def _worst_status(non_finite: Tensor, underflow: Tensor, timed_out: bool) -> Status:
-    if bool(non_finite.any()):
-        return Status.NON_FINITE
-    if bool(underflow.any()):
-        return Status.STEP_UNDERFLOW
-    return Status.MAX_STEPS if timed_out else Status.OK
+    def result(self, timed_out: bool) -> Search:
+        """The edges of all samples, padded with steps of length zero, and the worst status of any sample."""
+        status = Status.MAX_STEPS if timed_out else Status.OK
+        if bool(self._non_finite.any()):
+            status = Status.NON_FINITE
+        elif bool(self._underflow.any()):
+            status = Status.STEP_UNDERFLOW
+        edges = torch.cummax(self._edges, dim=0).values
+        return Search(edges, self._norms.to(time_dtype(self._y.dtype)), status, int(self._rejected.max()), self._evaluations)
 
 
 def _select(accepted: Tensor, new: Tensor, old: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How a solve ended, and what to do when it failed."""
+"""Outcome of a solve, and what to do after a failure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Status(StrEnum):
     OK = "ok"
     """Every requested time was reached within the tolerance."""
     MAX_STEPS = "max_steps"
-    """The step limit was used up before the last requested time."""
+    """The step limit was reached before the last requested time."""
     STEP_UNDERFLOW = "step_underflow"
-    """The step size fell below what the time can resolve: the tolerance cannot be met."""
+    """The step size fell below the resolution of the time: the tolerance cannot be met."""
     NON_FINITE = "non_finite"
     """The state or the field became NaN or infinite."""
 
     @property
     def remedy(self) -> str:
-        """What the caller can change."""
+        """Advice on how to avoid this failure."""
         return _REMEDIES[self]
 
 
@@ -37,14 +37,14 @@ _REMEDIES = {
 
 @dataclass(frozen=True)
 class Stats:
-    """Work done by one solve.
+    """Amount of work of one solve.
 
     Attributes:
-        n_accepted: Steps of the trajectory that the states come from.
-        n_rejected: Trial steps thrown away by the step control.
-        n_evaluations: Calls of the field in all, grid search and replay together; not those of a backward pass that
-            evaluates each step again.
-        n_refreshed: How often a kept grid failed its check in this call and was searched anew.
+        n_accepted: Number of steps of the final trajectory.
+        n_rejected: Number of trial steps that the step-size control rejected.
+        n_evaluations: Number of field evaluations in search and replay; recomputation in the backward pass is not counted.
+        n_refreshed: How often a training grid failed its check in this call and was replaced. For a prediction grid, the number
+            of halvings of its steps.
     """
 
     n_accepted: int
@@ -54,11 +54,11 @@ class Stats:
 
 
 class SolverError(LTNodeError, RuntimeError):
-    """A solve failed; ``status`` says how, ``stats`` what it had done by then."""
+    """A solve failed. ``status`` is the reason, ``stats`` the work up to the failure."""
 
-    def __init__(self, status: Status, reached: float, wanted: float, stats: Stats) -> None:
+    def __init__(self, status: Status, reached: float, t_end: float, stats: Stats) -> None:
         super().__init__(
-            f"the ODE solve stopped at t = {reached:.6g} of {wanted:.6g} ({status.value}) after {stats.n_accepted} accepted and "
+            f"the ODE solve stopped at t = {reached:.6g} of {t_end:.6g} ({status.value}) after {stats.n_accepted} accepted and "
             f"{stats.n_rejected} rejected steps: {status.remedy}"
         )
         self.status = status

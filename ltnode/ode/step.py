@@ -1,4 +1,4 @@
-"""One explicit Runge-Kutta step, and the size of its embedded error."""
+"""One explicit Runge-Kutta step, and the norm of its embedded error."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Time = float | Tensor
 
 
 class Step(NamedTuple):
-    """A finished trial step."""
+    """A trial step: the new state and the stages."""
 
     y: Tensor
     stages: tuple[Tensor, ...]
 
 
 def time_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Dtype in which a field sees the time: that of the state, but at least float32."""
+    """Dtype of the time argument of a field: the dtype of the state, but at least float32."""
     return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def time_on(y: Tensor, t: Time) -> Tensor:
-    """Time as a tensor on the state's device; a number is filled in there, since a copy would wait for the device."""
+    """The time as a tensor on the device of the state. A float is filled in on the device, because a copy would synchronise."""
     if isinstance(t, torch.Tensor):
         return t.to(dtype=time_dtype(y.dtype), device=y.device)
     return torch.full((), t, dtype=time_dtype(y.dtype), device=y.device)
 
 
 def evaluate(f: Field, t: Time, y: Tensor) -> Tensor:
-    """The field at (t, y), with t as a tensor on the state's device and the result checked and in the state's dtype."""
+    """Evaluate the field at (t, y), check the shape of the result, and cast it to the dtype of the state."""
     k = f(time_on(y, t), y)
     if not isinstance(k, torch.Tensor) or k.shape != y.shape:
         got = tuple(k.shape) if isinstance(k, torch.Tensor) else type(k).__name__
@@ -66,13 +66,13 @@ def weighted_sum(terms: Sequence[tuple[float, Tensor]]) -> Tensor:
 
 
 def expand_like(h: Tensor, y: Tensor) -> Tensor:
-    """A 0-dim or per-sample (B,) time, in the state's time dtype and shaped to multiply the state."""
+    """Reshape a 0-dim or per-sample (B,) time so that it broadcasts with the state."""
     h = h.to(device=y.device, dtype=time_dtype(y.dtype))
     return h if h.ndim == 0 else h.reshape(-1, *[1] * (y.ndim - 1))
 
 
 def take_step(f: Field, tableau: ButcherTableau, t: Time, h: Time, y: Tensor, k_first: Tensor | None) -> Step:
-    """One step of size h from (t, y); ``k_first`` is the field there when it is known already (FSAL)."""
+    """Take one step of size h from (t, y); ``k_first`` is f(t, y) if it is known already (FSAL)."""
     stages = [evaluate(f, t, y) if k_first is None else k_first]
     y_new = y
     for c, row in zip(tableau.c[1:], tableau.a[1:], strict=True):
@@ -84,9 +84,9 @@ def take_step(f: Field, tableau: ButcherTableau, t: Time, h: Time, y: Tensor, k_
 
 
 def error_norm(tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: float, atol: float, per_sample: bool) -> Tensor:
-    """RMS of ``error / (atol + rtol max(|y|, |y_new|))`` over the whole batch (0-dim) or per sample (B,); no graph.
+    """RMS of ``error / (atol + rtol max(|y|, |y_new|))`` over the whole batch (0-dim) or per sample (B,), without a graph.
 
-    The step meets the tolerance where this is below 1.
+    The step meets the tolerance if the norm is below 1.
     """
     if tableau.error is None:
         raise InputError(f"method {tableau.name!r} has no embedded error estimate")
@@ -96,7 +96,7 @@ def error_norm(tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: fl
         error = total * h if not isinstance(h, torch.Tensor) else total * expand_like(h, y)
         scale = torch.maximum(y.detach().abs(), step.y.detach().abs()).mul_(rtol).add_(atol)
         ratio = error.div_(scale)
-        # A power, not math.sqrt: an exported program keeps the batch size symbolic.
+        # math.sqrt would not accept the symbolic batch size of an exported program.
         if per_sample:
             flat = ratio.reshape(ratio.shape[0], -1)
             return torch.linalg.vector_norm(flat, dim=1, dtype=time_dtype(y.dtype)) / max(flat.shape[1], 1) ** 0.5
@@ -104,7 +104,7 @@ def error_norm(tableau: ButcherTableau, h: Time, y: Tensor, step: Step, rtol: fl
 
 
 def all_finite(x: Tensor) -> bool:
-    """Whether x holds no NaN and no infinity."""
-    # A sum is one cheap pass and is finite but for huge values; the element-wise test costs several passes.
+    """Whether x contains neither NaN nor infinity."""
+    # The sum needs a single pass and overflows only for huge values; only then is the slower element-wise test needed.
     x = x.detach()
     return bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())

@@ -1,4 +1,4 @@
-"""Explicit Runge-Kutta methods as frozen data that checks itself.
+"""Explicit Runge-Kutta methods as frozen data that is validated on construction.
 
 A step from y at t with size h evaluates the stages
 ``k_i = f(t + c_i h, y + h sum_j a_ij k_j)`` and gives ``y_new = y + h sum_i b_i k_i``; the embedded error estimate is
@@ -24,15 +24,15 @@ class ButcherTableau:
     """Coefficients of one explicit Runge-Kutta method.
 
     Attributes:
-        name: What the user calls it.
+        name: Name of the method.
         order: Order of the propagated solution.
         c: Stage times as fractions of the step.
         a: Strictly lower triangular stage coefficients; row i has i entries.
         b: Weights of the solution.
         error: Weights of the embedded error estimate, or None for a method without one (fixed grids only).
-        error_order: Order of the embedded solution; a local error behaves like h^(error_order + 1).
-        dense: Row i holds the coefficients of theta, theta^2, ... of stage i in the dense output.
-        fsal: The last stage is the field at the new state, so it serves as first stage of the next step.
+        error_order: Order of the embedded solution; the local error is O(h^(error_order + 1)).
+        dense: Row i contains the coefficients of theta, theta^2, ... of stage i in the dense output.
+        fsal: The last stage is the field at the new state and serves as the first stage of the next step.
     """
 
     name: str
@@ -46,9 +46,9 @@ class ButcherTableau:
     error_order: int = 0
 
     def __post_init__(self) -> None:
-        def require(condition: bool, what: str) -> None:
+        def require(condition: bool, requirement: str) -> None:
             if not condition:
-                raise InputError(f"tableau {self.name!r} is inconsistent: {what}")
+                raise InputError(f"tableau {self.name!r} is inconsistent: {requirement}")
 
         n = len(self.c)
         require(len(self.a) == n and len(self.b) == n and len(self.dense) == n, "c, a, b and dense need one entry per stage")
@@ -61,7 +61,7 @@ class ButcherTableau:
         if self.error is not None:
             require(len(self.error) == n, "error needs one entry per stage")
             require(math.isclose(sum(self.error), 0.0, abs_tol=1e-12), "error must sum to 0")
-            require(self.error_order >= 1, "an embedded method needs its order")
+            require(self.error_order >= 1, "error_order must be at least 1")
         if self.fsal:
             same_row = np.allclose(self.a[-1], self.b[:-1], rtol=0, atol=1e-14)
             require(
@@ -80,7 +80,7 @@ class ButcherTableau:
         return self.error is not None
 
     def evaluations(self, n_steps: int) -> int:
-        """Calls of the field in n steps taken one after the other."""
+        """Number of field evaluations in n consecutive steps."""
         if n_steps == 0:
             return 0
         return 1 + (self.stages - 1) * n_steps if self.fsal else self.stages * n_steps
@@ -235,8 +235,8 @@ BOSH3 = ButcherTableau(
     fsal=True,
 )
 
-# The classical method with the field at the new state as fifth stage: the next step needs it anyway, and it gives the
-# dense output its end slope.
+# The classical method with the field at the new state as a fifth stage. The next step needs this stage anyway, and the dense
+# output uses it as its end slope.
 _RK4_B = (Q(1, 6), Q(1, 3), Q(1, 3), Q(1, 6), Q(0))
 RK4 = ButcherTableau(
     name="rk4",
@@ -254,7 +254,7 @@ TABLEAUS = {tableau.name: tableau for tableau in (DOPRI5, DOPRI5_ACA, TSIT5, BOS
 
 
 def get_tableau(method: str | ButcherTableau) -> ButcherTableau:
-    """The tableau of a method name, or the tableau itself."""
+    """Look up a method by its name; a tableau is returned unchanged."""
     if isinstance(method, ButcherTableau):
         return method
     try:

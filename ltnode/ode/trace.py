@@ -1,4 +1,4 @@
-"""Trial passes that leave no trace: buffers and random state end as they began."""
+"""Trial passes without side effects: buffers and random state are restored afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ltnode.ode.step import Field
 
 
 def modules_of(f: Callable[..., Any]) -> list[nn.Module]:
-    """The modules whose state a call of f may move: f itself, the one it is a method of, or those a function names."""
+    """The modules whose state a call of f may change: f itself, the owner of a method, or modules that a function refers to."""
     if isinstance(f, nn.Module):
         return [f]
     if isinstance(f, functools.partial):
@@ -27,19 +27,19 @@ def modules_of(f: Callable[..., Any]) -> list[nn.Module]:
         return []
     try:
         names = inspect.getclosurevars(f)
-    except ValueError:  # a variable of the enclosing function that has no value yet
+    except ValueError:  # a variable of the enclosing function is not assigned yet
         return []
     return [x for x in (*names.nonlocals.values(), *names.globals.values()) if isinstance(x, nn.Module)]
 
 
 def moving_buffers(f: Field) -> list[tuple[nn.Module, str, torch.Tensor]]:
-    """Buffers that a call of f may move: those of its modules in train mode (running statistics, say)."""
+    """Buffers that a call of f may change: those of its modules in train mode, for example running statistics."""
     unique = {module: None for root in modules_of(f) for module in root.modules() if module.training}
     return [(module, name, b) for module in unique for name, b in module.named_buffers(recurse=False)]
 
 
 class Snapshot:
-    """The buffers of a field and the random state of CPU and device, to be put back."""
+    """A copy of the buffers of a field and of the random state of CPU and device."""
 
     def __init__(self, f: Field, device: torch.device) -> None:
         self._buffers = [(module, name, buffer, buffer.clone()) for module, name, buffer in moving_buffers(f)]
@@ -48,12 +48,12 @@ class Snapshot:
         self._cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore buffers and random state."""
         for module, name, buffer, saved in self._buffers:
-            # Past autograd's version counter: a train-mode BatchNorm saves its running statistics for the backward pass and
-            # never reads them there, so a graph built before stays valid.
+            # .data bypasses autograd's version counter. BatchNorm in train mode saves its running statistics for the backward
+            # pass but does not read them there, so graphs built earlier stay valid.
             buffer.data.copy_(saved)
-            module._buffers[name] = buffer  # a module may put a new tensor in its place instead of writing into it
+            module._buffers[name] = buffer  # the module may have replaced the tensor instead of writing into it
         torch.set_rng_state(self._cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda, self._device)
@@ -61,7 +61,7 @@ class Snapshot:
 
 @contextmanager
 def no_trace(f: Field, device: torch.device) -> Iterator[None]:
-    """Run trial passes of f and undo what they did to its buffers and to the random state."""
+    """Context for trial passes of f; its buffers and the random state are restored on exit."""
     snapshot = Snapshot(f, device)
     try:
         yield
@@ -70,10 +70,10 @@ def no_trace(f: Field, device: torch.device) -> Iterator[None]:
 
 
 class Rewind:
-    """Context in which buffers and random state are those of its creation; on leaving, those on entering.
+    """Context with the buffers and random state of its creation; on exit, those before entering are restored.
 
-    A backward pass that evaluates a step again needs the first evaluation's buffers and must not move them a second time.
-    It may be entered several times, as by two backward passes over one graph.
+    A backward pass that recomputes a step needs the buffers of the first evaluation and must not update them again. The context
+    can be entered repeatedly, for example by two backward passes over the same graph.
     """
 
     def __init__(self, f: Field, device: torch.device) -> None:

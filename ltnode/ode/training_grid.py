@@ -1,4 +1,4 @@
-"""A grid that is kept from one solve to the next, with the fewest error-balanced steps that meet the tolerance."""
+"""The training grid: edges reused from one solve to the next, the fewest error-balanced steps that meet the tolerance."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
 TARGET = 0.8
-"""Error norm that a fresh grid aims at: below the limit of 1, so that it stays valid while the field drifts in training."""
+"""Error norm that a new grid aims at; below 1, so that the grid stays valid while training changes the field."""
 
 
 def balanced_edges(edges: Sequence[float], norms: Sequence[float], n: int, error_order: int) -> list[float]:
-    """Edges of n steps over the same interval whose predicted error norms are equal.
+    """Edges of n steps over the same interval with equal predicted error norms.
 
-    A step of size h at t has the error norm ``C(t) h^p`` with p = error_order + 1, so equal norms mean equal shares of the
-    integral of ``C^(1/p)``, which the measured steps give piece by piece.
+    A step of size h at t has the error norm ``C(t) h^p`` with p = error_order + 1. Norms are therefore equal if all steps have
+    equal shares of the integral of ``C^(1/p)``, which the measured steps give as a piecewise constant function.
     """
     p = error_order + 1
-    # The floor keeps every piece of the interval reachable where a step had no measurable error.
+    # The floor avoids steps of infinite length where the measured error is zero.
     shares = [max(norm, 1e-12) ** (1 / p) for norm in norms]
     cumulative = [0.0]
     for share in shares:
@@ -43,27 +43,27 @@ def balanced_edges(edges: Sequence[float], norms: Sequence[float], n: int, error
 
 
 def predicted_steps(norms: Sequence[float], error_order: int, target: float = TARGET) -> int:
-    """Fewest balanced steps whose norms are predicted to meet the target."""
+    """Smallest number of balanced steps whose predicted norms meet the target."""
     p = error_order + 1
     return max(1, math.ceil(sum(max(norm, 0.0) ** (1 / p) for norm in norms) / target ** (1 / p) - 1e-9))
 
 
 @dataclass
 class TrainingGrid:
-    """State of a grid that is replayed solve after solve.
+    """A grid that is reused by consecutive solves, and its state.
 
-    Every solve takes the embedded error from its own pass: when a step's norm reaches 1, the pass is discarded and the grid
-    searched anew; when fewer steps are predicted to do, the next solve tries them.
+    Each solve checks the embedded error of its own pass. If the norm of a step reaches 1, the pass is discarded and a new grid
+    is searched; if fewer steps are predicted to suffice, the next solve tries them.
 
     Args:
-        t_end: The grid covers [0, t_end]; None for the largest time seen so far.
-        patience: Solves between two attempts to get by with fewer steps (doubled after each failed attempt).
+        t_end: The grid covers [0, t_end]; None for the largest time so far.
+        patience: Number of solves between two attempts with fewer steps (doubled after each failed attempt).
 
     Attributes:
-        edges: The edges in use, or None before the first solve.
-        n_solves: Solves so far.
-        n_failed_checks: Passes that failed their error check and were discarded.
-        n_searches: Grid searches, the first one included.
+        edges: The current edges, or None before the first solve.
+        n_solves: Number of solves.
+        n_failed_checks: Number of passes that failed their error check and were discarded.
+        n_searches: Number of grid searches, including the first one.
     """
 
     t_end: float | None = None
@@ -78,13 +78,13 @@ class TrainingGrid:
 
     def __post_init__(self) -> None:
         if self.t_end is not None and not 0 < self.t_end < math.inf:
-            raise InputError(f"t_end = {self.t_end} is impossible: a kept grid covers [0, t_end] with 0 < t_end < inf")
+            raise InputError(f"t_end of a training grid must be a finite number > 0, not {self.t_end}")
         if self.patience < 0:
-            raise InputError(f"patience = {self.patience} is impossible: at least 0 solves between two attempts")
+            raise InputError(f"patience must be at least 0 solves, not {self.patience}")
         self._largest = self.t_end or 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next solve depends on, as plain numbers."""
+        """The state that determines the next solve, as plain numbers."""
         return {
             "edges": self.edges,
             "n_solves": self.n_solves,
@@ -96,7 +96,7 @@ class TrainingGrid:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self.edges = None if state["edges"] is None else [float(t) for t in state["edges"]]
         self.n_solves, self.n_failed_checks = int(state["n_solves"]), int(state["n_failed_checks"])
         self.n_searches = int(state["n_searches"])
@@ -104,55 +104,60 @@ class TrainingGrid:
         self._next_attempt, self._wait = int(state["next_attempt"]), int(state["wait"])
 
     def covers(self, t0: float, t_end: float) -> bool:
-        """Whether the grid in use can serve times up to t_end."""
+        """Whether the current grid starts at t0 and reaches t_end."""
         return self.edges is not None and self.edges[0] == t0 and self.edges[-1] >= t_end
 
     def wants_fewer(self, norms: Tensor, error_order: int) -> bool:
-        """Whether the norms of a valid pass say that fewer steps would do, and enough solves have passed to try."""
+        """Whether the norms of a valid pass predict that fewer steps suffice, and the patience is over."""
         assert self.edges is not None
         if self.n_solves < self._next_attempt or len(norms) <= 1:
             return False
         return predicted_steps(norms.tolist(), error_order) < len(norms)
 
     def refresh(self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: float, tolerance: Tolerance) -> Search:
-        """Search a grid for this batch and balance it; the caller sees to it that f keeps no trace.
+        """Search a grid for this batch and balance its errors; the caller restores buffers and random state of f.
 
         Returns:
-            The search with its evaluations (balancing included); on a failure status the grid in use is unchanged.
+            The search, with the evaluations of the balancing included; if it failed, the current grid is unchanged.
         """
         self.n_searches += 1
         self._largest = max(self._largest, t_end)
-        found = search_batch(f, tableau, y, t0, self._largest, tolerance)
-        if found.status is not Status.OK:
-            return found
-        edges, norms, evaluations = balance(f, tableau, y, found, tolerance)
+        search = search_batch(f, tableau, y, t0, self._largest, tolerance)
+        if search.status is not Status.OK:
+            return search
+        edges, norms, evaluations = balance(f, tableau, y, search, tolerance)
         self.edges = edges
         self._next_attempt = self.n_solves + self.patience
-        return Search(edges, norms, Status.OK, found.n_rejected, found.n_evaluations + evaluations)
+        return Search(edges, norms, Status.OK, search.n_rejected, search.n_evaluations + evaluations)
 
     def try_fewer(self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: float, tolerance: Tolerance) -> Search:
-        """Search a grid with fewer steps than the valid one in use, which stays where none is found; else like `refresh`."""
+        """Search a grid with fewer steps; keep the current, valid one if there is none. Otherwise like `refresh`."""
         before = self.edges or []
-        found = self.refresh(f, tableau, y, t0, t_end, tolerance)
+        search = self.refresh(f, tableau, y, t0, t_end, tolerance)
         if len(self.edges or ()) < len(before):
             self._wait = self.patience
         else:
             self.edges = before
             self._wait = 2 * max(self._wait, self.patience)
         self._next_attempt = self.n_solves + self._wait
-        return found
+        return search
 
 
 @torch.no_grad()
-def balance(f: Field, tableau: ButcherTableau, y: Tensor, found: Search, tolerance: Tolerance) -> tuple[list[float], Tensor, int]:
-    """The fewest error-balanced steps whose norms on this batch stay below the target: edges, norms, evaluations spent.
+def balance(
+    f: Field, tableau: ButcherTableau, y: Tensor, search: Search, tolerance: Tolerance
+) -> tuple[list[float], Tensor, int]:
+    """Find the fewest error-balanced steps whose norms on this batch stay below the target.
 
-    Starts from the prediction, goes up until the check holds and then down while it does. An adaptive grid whose norms are
-    close to 1 becomes a little longer, so that it does not fail at the next change of the field; where no number of steps up to
-    there meets the target, the adaptive grid stays.
+    The number of steps starts at the prediction, increases until the target is met, and then decreases while it is met. A grid
+    whose norms are close to 1 gets slightly more steps, so that it survives the next change of the field. If no number of steps
+    up to that length meets the target, the adaptive grid stays.
+
+    Returns:
+        Edges, error norms, and number of evaluations.
     """
-    edges: list[float] = list(found.edges)
-    norms = [float(x) for x in found.norms]
+    edges: list[float] = list(search.edges)
+    norms = [float(x) for x in search.norms]
     best, best_norms, met = edges, norms, False
     longest = math.ceil(len(norms) * TARGET ** (-1 / (tableau.error_order + 1))) + 1
     nowhere = torch.tensor([edges[0]], dtype=torch.float64, device=y.device)
@@ -161,7 +166,7 @@ def balance(f: Field, tableau: ButcherTableau, y: Tensor, found: Search, toleran
         candidate = balanced_edges(edges, norms, n, tableau.error_order)
         spent += tableau.evaluations(n)
         measured = replay(f, tableau, y, candidate, nowhere, tolerance.rtol, tolerance.atol).norms.tolist()
-        if all(norm < TARGET for norm in measured):  # false for NaN, which max() could pass over
+        if all(norm < TARGET for norm in measured):  # unlike max(), this fails on NaN
             best, best_norms, met = candidate, measured, True
             edges, norms = candidate, measured
             n -= 1

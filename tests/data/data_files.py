@@ -1,4 +1,4 @@
-"""Tiny files in the official formats, the table rows that describe them, and a web server that misbehaves on request."""
+"""Tiny files in the official formats, specifications that describe them, and a web server with configurable failures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def cifar_batch_binary(split: RawSplit) -> bytes:
 
 
 def cifar_batch_python(split: RawSplit) -> bytes:
-    """A batch as Python 2 and its numpy pickled it (protocol 2, byte strings): today's pickle cannot write that."""
+    """A batch as pickled by Python 2 (protocol 2, byte strings), which the current pickle module cannot write."""
 
     def string(value: bytes) -> bytes:
         return b"U" + bytes([len(value)]) + value if len(value) < 256 else b"T" + struct.pack("<i", len(value)) + value
@@ -121,13 +121,13 @@ def svhn_files(content: TinySet) -> dict[str, bytes]:
         buffer = io.BytesIO()
         labels = np.where(split.y == 0, 10, split.y).astype(np.uint8)[:, None]
         savemat(buffer, {"X": split.x.transpose(2, 3, 1, 0), "y": labels}, do_compression=True)
-        # scipy writes the time of day into the descriptive text of the header: the same content must give the same bytes.
+        # scipy writes the current time into the header, but the same content must give the same bytes.
         files[f"{role}_32x32.mat"] = b"MATLAB 5.0 MAT-file".ljust(116) + buffer.getvalue()[116:]
     return files
 
 
 def files_of(name: str, content: TinySet) -> dict[str, bytes]:
-    """The files that a download of the set consists of."""
+    """The files of a download of the set."""
     return {"cifar10": cifar_archive, "svhn": svhn_files}.get(name, idx_files)(content)
 
 
@@ -139,7 +139,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def describe_as_official(monkeypatch: pytest.MonkeyPatch, name: str, content: TinySet) -> ImageSpec:
-    """Let the table's row for ``name`` say that ``content`` is the official one."""
+    """Change the specification of ``name`` so that ``content`` is the official content."""
 
     def entry(split: RawSplit) -> Content:
         return Content(len(split.x), md5(split.x.transpose(0, 2, 3, 1).tobytes()), md5(split.y.tobytes()))
@@ -157,13 +157,13 @@ def describe_as_official(monkeypatch: pytest.MonkeyPatch, name: str, content: Ti
 
 @dataclass
 class Server:
-    """A web server on this machine that can lose connections.
+    """A local web server that can drop connections.
 
     Attributes:
-        files: what it serves, by path below /.
-        breaks: for a path, how many bytes of each of the next answers it sends before the connection breaks.
-        ranges: whether it answers range requests.
-        requests: paths and range headers that it was asked for.
+        files: Content by path below /.
+        breaks: For a path, the number of bytes of each of the next responses before the connection is dropped.
+        ranges: Whether range requests are supported.
+        requests: Paths and range headers of the requests.
     """
 
     url: str = ""
@@ -179,14 +179,14 @@ def web_server() -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
+            byte_range = self.headers.get("Range")
             path = self.path.lstrip("/")
-            state.requests.append((path, wanted))
+            state.requests.append((path, byte_range))
             body = state.files.get(path)
             if body is None:
                 self.send_error(404)
                 return
-            start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and state.ranges else 0
+            start = int(byte_range.removeprefix("bytes=").removesuffix("-")) if byte_range and state.ranges else 0
             if start and start >= len(body):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(body)}")

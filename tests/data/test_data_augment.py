@@ -1,4 +1,4 @@
-"""Normalisation and augmentation: the written formulas, and crops that depend on (seed, epoch, index) alone."""
+"""Normalisation and augmentation: the formulas, and crops that depend only on (seed, epoch, index)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_normalisation_leaves_its_input_alone_and_has_a_gradient_for_float_input
     assert torch.equal(raw, before)
     x = (raw.double() / 255).requires_grad_()
     with torch.inference_mode():
-        CIFAR.apply(x)  # the constants made here must serve outside as well
+        CIFAR.apply(x)  # the cached constants must also work outside of inference mode
     CIFAR.apply(x).sum().backward()
     torch.testing.assert_close(x.grad, (1 / torch.tensor(CIFAR.std, dtype=torch.float64))[None, :, None, None].expand_as(x))
 
@@ -56,11 +56,11 @@ def test_wrong_constants_and_shapes_are_refused() -> None:
     for mean, std in (((0.0,), (1.0, 1.0)), ((), ()), ((0.0,), (0.0,)), ((0.0,), (float("nan"),))):
         with pytest.raises(InputError):
             Normalisation(mean, std)
-    with pytest.raises(InputError, match="does not have 3 channels"):
+    with pytest.raises(InputError, match="must have 3 channels"):
         CIFAR.apply(images(channels=1))
     with pytest.raises(InputError, match="0 or more pixels"):
         Augmentation(-1)
-    with pytest.raises(InputError, match="one index each"):
+    with pytest.raises(InputError, match="one index per image"):
         Augmentation(2).apply(images(6), seed=0, epoch=0, indices=torch.arange(5))
 
 
@@ -90,7 +90,7 @@ def test_the_hash_is_splitmix64() -> None:
     padding=st.integers(0, 8),
 )
 def test_offsets_equal_a_computation_with_python_integers(seed: int, epoch: int, index: int, padding: int) -> None:
-    """The tensor arithmetic wraps as unsigned 64-bit integers do."""
+    """The tensor arithmetic wraps like unsigned 64-bit integers."""
     word = 1 << 64
     key = split_mix_int((split_mix_int(seed % word) + epoch) % word)
     z = split_mix_int((index * 0x9E3779B97F4A7C15 + key) % word)
@@ -102,7 +102,7 @@ def test_offsets_equal_a_computation_with_python_integers(seed: int, epoch: int,
 
 @given(order=st.permutations(list(range(12))), cut=st.integers(1, 11), seed=st.integers(0, 9), epoch=st.integers(0, 9))
 def test_augmentation_does_not_depend_on_batching_or_order(order: list[int], cut: int, seed: int, epoch: int) -> None:
-    """Two parts in any order, as two processes would see them, give what one batch gives; exact."""
+    """Two parts in any order, as in two processes, give exactly the crops of one batch."""
     x, augment = images(12), Augmentation(2, flip=True)
     whole = augment.apply(x, seed=seed, epoch=epoch, indices=torch.arange(12))
     shuffled = torch.tensor(order)
@@ -111,7 +111,7 @@ def test_augmentation_does_not_depend_on_batching_or_order(order: list[int], cut
 
 
 def test_offsets_are_uniform_and_independent() -> None:
-    """Chi-squared statistics of 100,000 draws below the 99.99 % quantile; seeds fixed, so this cannot flicker."""
+    """Chi-squared statistics of 100,000 draws below the 99.99 % quantile; fixed seeds, so the test is deterministic."""
     from scipy.stats import chi2
 
     n, span = 100_000, 9
@@ -139,7 +139,7 @@ def test_without_flip_nothing_is_mirrored_and_without_padding_nothing_moves() ->
 
 @pytest.mark.gpu
 def test_the_device_gives_the_same_pixels_as_the_cpu() -> None:
-    """Integer arithmetic: exact. The normalised batch to float32 rounding."""
+    """Crops are exact due to integer arithmetic; the normalised batch is equal up to float32 rounding."""
     x, indices = images(64, size=32), torch.arange(64) * 1_000_003
     augment = Augmentation(4, flip=True)
     on_cpu = augment.apply(x, seed=7, epoch=3, indices=indices)

@@ -1,4 +1,4 @@
-"""Data sets: arrays of users are taken or refused with a remedy, splits are disjoint and seeded, problems are as defined."""
+"""Data sets: user arrays are accepted or rejected with a remedy, splits are disjoint and seeded, problems are as defined."""
 
 from __future__ import annotations
 
@@ -75,23 +75,23 @@ def _with(array: np.ndarray, value: float) -> np.ndarray:
         ({"x": _with(vectors(), 1e300)}, "NaN or inf in 1 of"),  # too large for float32
         ({"y": labels()[:-1]}, "12 inputs but 11 targets"),
         ({"y": labels().astype(float)}, "needs integer labels"),
-        ({"y": labels() - 1}, "labels run from -1 to 1, but 2 classes allow 0 to 1"),
-        ({"n_classes": 2}, "labels run from 0 to 2, but 2 classes allow 0 to 1"),
+        ({"y": labels() - 1}, "labels range from -1 to 1, but 2 classes allow 0 to 1"),
+        ({"n_classes": 2}, "labels range from 0 to 2, but 2 classes allow 0 to 1"),
         ({"y": np.array(list("abcabcabcabc"))}, "numpy.unique"),
         ({"y": np.stack([labels(), labels()], 1)}, "must have shape"),
-        ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, "x holds no data"),
-        ({"x_test": np.zeros((0, 3)), "y_test": np.zeros(0, int)}, "x_test holds no data"),
-        ({"x": vectors(1), "y": labels(1)}, "cannot hold anything out of 1"),
-        ({"x": np.zeros((12, 0))}, "no data"),
+        ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, "x must not be empty"),
+        ({"x_test": np.zeros((0, 3)), "y_test": np.zeros(0, int)}, "x_test must not be empty"),
+        ({"x": vectors(1), "y": labels(1)}, "at least 2 examples, not 1"),
+        ({"x": np.zeros((12, 0))}, "must not be empty"),
         ({"x": vectors()[:, 0]}, r"x.reshape\(-1, 1\)"),
         ({"x": np.zeros((12, 8, 8, 3), np.uint8)}, "channels-last"),
         ({"x": np.zeros((12, 8, 8), np.int64)}, "images must be uint8, or float"),
         ({"x": np.zeros((12, 2, 2, 2, 2))}, "must be"),
-        ({"x": [[1.0, 2.0], [3.0]]}, "not a numeric array"),
+        ({"x": [[1.0, 2.0], [3.0]]}, "must be a numeric array"),
         ({"x": np.zeros((12, 3), complex)}, "real numbers"),
-        ({"x_test": vectors()}, "give both x_test and y_test"),
+        ({"x_test": vectors()}, "pass both x_test and y_test"),
         ({"x_test": vectors(d=4), "y_test": labels()}, "same shape after the first dimension"),
-        ({"x_test": vectors(), "y_test": labels() + 1}, "test: labels run from 1 to 3"),
+        ({"x_test": vectors(), "y_test": labels() + 1}, "test: labels range from 1 to 3"),
         ({"task": "regresion", "y": vectors(d=1)}, "Did you mean 'regression'"),
         ({"task": "regression", "y": _with(vectors(d=1), np.nan)}, "NaN or inf in 1 of"),
         ({"task": "regression", "y": vectors(), "x": vectors()}, "must have shape"),
@@ -108,7 +108,7 @@ def test_bad_arrays_get_an_error_that_says_what_to_do(arguments: dict[str, objec
 
 
 def test_large_finite_values_are_not_mistaken_for_inf() -> None:
-    """Their sum overflows float32, the values do not."""
+    """The sum of these values overflows in float32, but the values are finite."""
     x = np.full((12, 3), 3e38, np.float32)
     assert Dataset.from_arrays(x, labels(), standardise=False).n_train == 10
 
@@ -135,7 +135,7 @@ def test_a_subset_is_seeded_without_repetition_and_recorded() -> None:
     assert data.subset(100) is data
     assert torch.equal(parts[0].test.x, data.test.x)
     for n in (0, 101):
-        with pytest.raises(InputError, match=f"subset of {n} is impossible; there are 100"):
+        with pytest.raises(InputError, match=f"must lie in 1..100, .* not {n}"):
             data.subset(n)
 
 
@@ -159,6 +159,28 @@ def test_prepare_augments_only_with_indices_and_then_normalises() -> None:
     assert plain.prepare(plain.train.x) is plain.train.x
 
 
+def test_prepare_accepts_numpy() -> None:
+    """In the dtype of the training inputs, and equal to the result for tensors; images may lack their channel."""
+    data = Dataset.from_arrays(vectors(), labels())
+    prepared = data.prepare(vectors(4, seed=1))
+    assert prepared.dtype == torch.float32
+    assert torch.equal(prepared, data.prepare(torch.from_numpy(vectors(4, seed=1)).float()))
+    assert torch.equal(data.prepare(vectors(4, seed=1)[::-1]), prepared.flip(0))
+    pixels = np.random.default_rng(0).integers(0, 256, (10, 8, 8), dtype=np.uint8)
+    data = Dataset.from_arrays(pixels, labels(10))
+    assert torch.equal(data.prepare(pixels), data.prepare(torch.from_numpy(pixels)[:, None]))
+    with pytest.raises(InputError, match="must be a numeric array"):
+        data.prepare("a name")
+
+
+def test_printed_forms_are_one_line() -> None:
+    data = Dataset.from_arrays(np.zeros((10, 1, 8, 8), np.uint8), labels(10), name="tiny")
+    text = "tiny: classification with 3 classes, 8 training and 2 test examples of shape (1, 8, 8), uint8"
+    assert repr(data) == f"Dataset({text})"
+    assert repr(gap_data(10)) == "Dataset(gap: regression, 10 training and 2 test examples of shape (1,), float32)"
+    assert repr(data.test) == "Split(2 examples: x uint8 of shape (2, 1, 8, 8), y int64 of shape (2,))"
+
+
 def test_a_split_moves_as_a_whole_and_keeps_its_dtype() -> None:
     split = Split(torch.zeros(3, 1, 2, 2, dtype=torch.uint8), torch.arange(3)).to("meta")
     assert split.x.device.type == split.y.device.type == "meta"
@@ -166,7 +188,7 @@ def test_a_split_moves_as_a_whole_and_keeps_its_dtype() -> None:
 
 
 def test_gap_data_is_foongs_function_on_two_intervals() -> None:
-    """Noise of std 0.1: the residuals' std lies within 4 standard errors, 0.1 * 4 / sqrt(2 * 1500) = 0.0073."""
+    """The std of the residuals is within 4 standard errors of 0.1: 0.1 * 4 / sqrt(2 * 1500) = 0.0073."""
     data = gap_data()
     x, y = data.train.x[:, 0], data.train.y
     left, right = x[:750], x[750:]
@@ -181,7 +203,7 @@ def test_gap_data_is_foongs_function_on_two_intervals() -> None:
 
 
 def test_generated_data_depend_on_the_seed_alone() -> None:
-    """Neither the global generator nor the default dtype matters."""
+    """Neither the global generator nor the default dtype has an effect."""
     reference = gap_data(50, seed=5)
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(99)
@@ -190,7 +212,7 @@ def test_generated_data_depend_on_the_seed_alone() -> None:
 
 
 def test_the_grid_has_the_known_positions() -> None:
-    """Indices at which the intervals begin and end on the grid -2, -1.995, ... of the 1-D figures."""
+    """Indices of the interval ends on the grid -2, -1.995, ... of the 1-D figures."""
     grid = gap_grid()
     assert grid.shape == (800, 1)
     np.testing.assert_allclose(grid[[0, 200, 260, 500, 799], 0], [-2, -1, -0.7, 0.5, 1.995], atol=1e-7)
@@ -198,7 +220,7 @@ def test_the_grid_has_the_known_positions() -> None:
 
 @pytest.mark.parametrize("dim", [1, 2, 5])
 def test_concentric_classes_lie_in_ball_and_annulus_uniformly(dim: int) -> None:
-    """r^dim is uniform within each class: mean at the middle of its range within 4 standard errors."""
+    """r^dim is uniform within each class, so its mean is at the middle of its range within 4 standard errors."""
     data = concentric_annuli(2000, seed=1, dim=dim)
     radius = data.train.x.norm(dim=1).double()
     for label, (low, high) in enumerate(((0.0, 0.5), (1.0, 1.5))):
@@ -207,7 +229,7 @@ def test_concentric_classes_lie_in_ball_and_annulus_uniformly(dim: int) -> None:
         assert volume.min() >= low**dim - 1e-6 and volume.max() <= high**dim + 1e-6
         span = high**dim - low**dim
         assert abs(volume.mean().item() - (low**dim + high**dim) / 2) < 4 * span / 12**0.5 / 1000**0.5
-    assert data.train.x.mean(0).abs().max() < 0.2  # directions in every quadrant alike
+    assert data.train.x.mean(0).abs().max() < 0.2  # directions are balanced
 
 
 def test_reflection_maps_x_to_minus_x() -> None:

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that can break, lie and lose files."""
+"""Downloads from a local server that can drop connections, change files or lack them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def content(monkeypatch: pytest.MonkeyPatch, server: Server) -> TinySet:
-    """A tiny set that the table takes for MNIST, on the server."""
+    """A tiny set on the server that counts as the official MNIST."""
     tiny = tiny_set("mnist")
     describe_as_official(monkeypatch, "mnist", tiny)
     server.files = idx_files(tiny)
@@ -40,12 +40,12 @@ def no_arrays(root: Path) -> bool:
 def test_a_set_is_downloaded_verified_and_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Server, name: str
 ) -> None:
-    """Exact content; the downloaded files themselves are not kept, the arrays hold everything."""
+    """The content is exact; the downloaded files are deleted, because the arrays contain everything."""
     tiny = tiny_set(name)
     describe_as_official(monkeypatch, name, tiny)
     server.files = files_of(name, tiny)
-    told = fetch(name, tmp_path, progress=False, base_url=server.url)
-    assert (told.status, told.verified) == ("ready", True)
+    state = fetch(name, tmp_path, progress=False, base_url=server.url)
+    assert (state.status, state.verified) == ("ready", True)
     np.testing.assert_array_equal(load(name, tmp_path).train.x.numpy(), tiny.train.x)
     assert not (tmp_path / name / "downloads").exists()
 
@@ -58,16 +58,16 @@ def test_what_is_there_is_not_downloaded_again(tmp_path: Path, content: TinySet,
 
 
 def test_a_connection_that_breaks_midway_is_continued(tmp_path: Path, content: TinySet, server: Server) -> None:
-    """It breaks after 500 and again after 300 more bytes: the requests ask for the rest each time."""
+    """The connection is lost after 500 and again after 300 more bytes; each request continues from there."""
     server.breaks = {IMAGES: [500, 300]}
     assert fetch("mnist", tmp_path, False, server.url).status == "ready"
-    assert [wanted for path, wanted in server.requests if path == IMAGES] == [None, "bytes=500-", "bytes=800-"]
+    assert [byte_range for path, byte_range in server.requests if path == IMAGES] == [None, "bytes=500-", "bytes=800-"]
     np.testing.assert_array_equal(load("mnist", tmp_path).train.x.numpy(), content.train.x)
 
 
 def test_a_download_that_was_given_up_is_continued_by_the_next_call(tmp_path: Path, content: TinySet, server: Server) -> None:
     server.breaks = {IMAGES: [100, 100, 100]}
-    with pytest.raises(DataError, match=r"broke after 300 of \d+ bytes.*run the command again to continue"):
+    with pytest.raises(DataError, match=r"lost after 300 of \d+ bytes.*run the command again to continue"):
         fetch("mnist", tmp_path, False, server.url, attempts=3)
     assert no_arrays(tmp_path)
     server.requests.clear()
@@ -84,7 +84,7 @@ def test_a_server_without_ranges_sends_everything_again(tmp_path: Path, content:
 
 @pytest.mark.parametrize("part", [b"something else", b"something else" * 5000])
 def test_a_part_that_does_not_fit_is_dropped(tmp_path: Path, content: TinySet, server: Server, part: bytes) -> None:
-    """A part from another file, shorter or longer than the right one, costs a second download and no more."""
+    """A partial file of another file, shorter or longer than the right one, only costs a second download."""
     folder = tmp_path / "mnist" / "downloads"
     folder.mkdir(parents=True)
     (folder / f"{IMAGES}.part").write_bytes(part)
@@ -93,7 +93,7 @@ def test_a_part_that_does_not_fit_is_dropped(tmp_path: Path, content: TinySet, s
 
 
 def test_a_part_that_is_already_whole_is_taken(tmp_path: Path, content: TinySet, server: Server) -> None:
-    """As after a kill between the last byte and the rename."""
+    """This happens if the process is killed between the last byte and the rename."""
     folder = tmp_path / "mnist" / "downloads"
     folder.mkdir(parents=True)
     (folder / f"{IMAGES}.part").write_bytes(server.files[IMAGES])
@@ -103,7 +103,7 @@ def test_a_part_that_is_already_whole_is_taken(tmp_path: Path, content: TinySet,
 
 @pytest.mark.parametrize("change", ["truncated", "altered"])
 def test_a_file_that_is_not_the_official_one_is_refused(tmp_path: Path, content: TinySet, server: Server, change: str) -> None:
-    """The transfer itself is whole: the md5 tells."""
+    """The transfer is complete, but the md5 differs."""
     data = server.files[IMAGES]
     server.files[IMAGES] = data[:-10] if change == "truncated" else data[:-1] + bytes([data[-1] ^ 1])
     with pytest.raises(DataError, match=f"{IMAGES}: not the official file"):
@@ -116,7 +116,7 @@ def test_a_file_that_is_not_the_official_one_is_refused(tmp_path: Path, content:
 
 
 def test_a_file_that_is_not_on_the_server_is_named(tmp_path: Path, content: TinySet, server: Server) -> None:
-    """And asked for once: retrying cannot help."""
+    """The file is requested only once, because retrying cannot help."""
     del server.files["t10k-labels-idx1-ubyte.gz"]
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte.gz: HTTP Error 404.*ltnode data import mnist DIR"):
         fetch("mnist", tmp_path, False, server.url)
@@ -136,13 +136,13 @@ def test_no_server_at_all_is_a_clear_error(tmp_path: Path, content: TinySet) -> 
 
 
 def test_progress_is_told_up_to_the_whole_file(tmp_path: Path, content: TinySet, server: Server) -> None:
-    told: list[tuple[str, int, int | None]] = []
+    events: list[tuple[str, int, int | None]] = []
     server.breaks = {IMAGES: [500]}
-    fetch("mnist", tmp_path, lambda *event: told.append(event), server.url)
-    images = [(done, total) for file, done, total in told if file == IMAGES]
+    fetch("mnist", tmp_path, lambda *event: events.append(event), server.url)
+    images = [(done, total) for file, done, total in events if file == IMAGES]
     assert images == sorted(images)
     assert images[-1] == (len(server.files[IMAGES]), len(server.files[IMAGES]))
-    assert {file for file, _, _ in told} == set(server.files)
+    assert {file for file, _, _ in events} == set(server.files)
 
 
 def test_the_progress_bar_stays_quiet_without_a_terminal(

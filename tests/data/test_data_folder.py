@@ -1,4 +1,4 @@
-"""Own images, a folder per class: any format, checked, split, normalised."""
+"""Image sets from one folder per class: any format, checked, split and normalised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ltnode.errors import DataError, InputError
 
 
 def picture(path: Path, seed: int, size: tuple[int, int] = (8, 6), mode: str = "RGB", **options: object) -> np.ndarray:
-    """Write random pixels of (height, width) ``size``; returns them as they are read back."""
+    """Write random pixels of (height, width) ``size`` and return them as read back."""
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = (*size, len(mode)) if mode != "L" else size
     pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
@@ -22,12 +22,12 @@ def picture(path: Path, seed: int, size: tuple[int, int] = (8, 6), mode: str = "
 
 
 def test_classes_are_folders_and_every_image_lands_in_one_split(tmp_path: Path) -> None:
-    """Exact pixels (formats without loss), labels by alphabetical order of the folders."""
+    """Pixels are exact (lossless formats), labels follow the alphabetical order of the folders."""
     written = {}
     for label, name in enumerate(("cat", "dog", "fish")):
         for k, ending in enumerate(("png", "bmp", "tiff", "gif", "ppm")[: 5 if name != "fish" else 3]):
             pixels = picture(tmp_path / name / f"{k}.{ending}", seed=10 * label + k)
-            if ending != "gif":  # a palette: compared below only by number
+            if ending != "gif":  # has a palette, so only the number of images is compared
                 written[pixels.tobytes()] = label
     (tmp_path / "cat" / ".hidden").write_text("not an image")
     (tmp_path / "notes.txt").write_text("not a folder")
@@ -71,7 +71,7 @@ def test_grey_images_have_one_channel_unless_one_is_in_colour(tmp_path: Path) ->
 
 
 def test_normalisation_makes_the_training_images_standard(tmp_path: Path) -> None:
-    """Mean 0 and std 1 per channel, to float32 rounding."""
+    """Mean 0 and std 1 per channel, up to float32 rounding."""
     for k in range(10):
         picture(tmp_path / "ab"[k % 2] / f"{k}.png", seed=k)
     data = from_folder(tmp_path)
@@ -81,10 +81,10 @@ def test_normalisation_makes_the_training_images_standard(tmp_path: Path) -> Non
 
 
 def test_size_scales_and_crops(tmp_path: Path) -> None:
-    """Against Pillow: a 16 x 24 image to 8 x 8 is the middle 16 x 16, halved; the filter sees beyond the crop's sides."""
+    """A 16 x 24 image becomes its central 16 x 16, halved, as in Pillow except at the sides, where the filter sees more."""
     pixels = picture(tmp_path / "a" / "1.png", seed=1, size=(16, 24))
     picture(tmp_path / "b" / "1.png", seed=2, size=(40, 30))
-    with pytest.raises(DataError, match=r"1.png is 40 x 30, but .*1.png is 16 x 24; give a size"):
+    with pytest.raises(DataError, match=r"1.png is 40 x 30, but .*1.png is 16 x 24; pass size"):
         from_folder(tmp_path)
     data = from_folder(tmp_path, size=8, test_fraction=0.5)
     oracle = Image.fromarray(pixels[:, 4:20]).resize((8, 8), Image.Resampling.BILINEAR)
@@ -95,7 +95,7 @@ def test_size_scales_and_crops(tmp_path: Path) -> None:
 
 
 def test_a_photograph_is_turned_as_its_camera_was_held(tmp_path: Path) -> None:
-    """EXIF orientation 6: to be shown turned by 90 degrees, so 8 x 6 becomes 6 x 8."""
+    """EXIF orientation 6 is a rotation by 90 degrees, so 8 x 6 becomes 6 x 8."""
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in "ab":
@@ -103,7 +103,7 @@ def test_a_photograph_is_turned_as_its_camera_was_held(tmp_path: Path) -> None:
     assert from_folder(tmp_path, test_fraction=0.5).input_shape == (3, 6, 8)
 
 
-def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_named(tmp_path: Path) -> None:
     picture(tmp_path / "a" / "1.png", seed=1)
     whole = (tmp_path / "a" / "1.png").read_bytes()
     for name, data in (("broken.png", whole[:60]), ("notes.txt", b"text"), ("empty.jpg", b"")):
@@ -115,13 +115,13 @@ def test_what_is_no_image_is_named(tmp_path: Path) -> None:
         path.unlink()
 
 
-def test_folders_that_hold_nothing_are_refused(tmp_path: Path) -> None:
+def test_empty_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a folder"):
         from_folder(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds no folders"):
+    with pytest.raises(DataError, match="contains no folders"):
         from_folder(tmp_path)
     (tmp_path / "a").mkdir()
-    with pytest.raises(DataError, match="holds no images"):
+    with pytest.raises(DataError, match="contains no images"):
         from_folder(tmp_path)
     with pytest.raises(InputError, match="size must be positive"):
         from_folder(tmp_path, size=0)

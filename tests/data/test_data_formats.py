@@ -1,4 +1,4 @@
-"""Readers of the official formats, on tiny generated files: exact content back, and DataError for anything else."""
+"""Readers of the official formats on tiny generated files: exact content, and DataError for invalid files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def same(got: formats.RawSplit, want: formats.RawSplit) -> None:
 
 @pytest.mark.parametrize("compressed", [True, False])
 def test_idx_files_give_back_what_was_written(tmp_path: Path, compressed: bool) -> None:
-    """Exact: the format stores bytes."""
+    """The content is exact, because the format stores bytes."""
     content = tiny_set("mnist")
     files = idx_files(content, compressed=compressed)
     paths = [write_files(tmp_path, files) / name for name in files]
@@ -48,22 +48,22 @@ def test_idx_files_give_back_what_was_written(tmp_path: Path, compressed: bool) 
 @pytest.mark.parametrize("compressed", [True, False])
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_an_idx_file_cut_anywhere_is_refused(tmp_path_factory: pytest.TempPathFactory, compressed: bool, share: float) -> None:
-    """Whatever the byte at which a file ends too early: DataError that names the file."""
+    """A file that is truncated at any byte raises a DataError with its name."""
     data = next(iter(idx_files(tiny_set("mnist"), compressed=compressed).values()))
     path = tmp_path_factory.mktemp("idx") / "images"
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(DataError, match="images: not a whole IDX file"):
+    with pytest.raises(DataError, match="images is not a valid IDX file"):
         formats.read_idx(path)
 
 
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"\x89PNG\r\n\x1a\n", "begins with 89 50 4e 47"),
-        (b"", "begins with nothing"),
-        (idx(np.zeros((2, 3), np.uint8)) + b"\0", "announces 6 values .* it has more"),
-        (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", "begins with 00 00 0d 01"),  # floats
-        (b"\0\0\x08\x04" + b"\xff" * 16, f"announces {(2**32 - 1) ** 4} values"),
+        (b"\x89PNG\r\n\x1a\n", "starts with 89 50 4e 47"),
+        (b"", "starts with nothing"),
+        (idx(np.zeros((2, 3), np.uint8)) + b"\0", "declares 6 values .* it has more"),
+        (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", "starts with 00 00 0d 01"),  # floats
+        (b"\0\0\x08\x04" + b"\xff" * 16, f"declares {(2**32 - 1) ** 4} values"),
     ],
 )
 def test_a_foreign_idx_file_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
@@ -82,7 +82,7 @@ def test_images_and_labels_in_swapped_roles_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bin", "py"])
 def test_cifar_batches_give_back_what_was_written(tmp_path: Path, kind: str) -> None:
-    """Exact, in both official versions, from a file, from bytes, and from the tar.gz."""
+    """The content is exact in both official versions, from a file, from bytes, and from the tar.gz."""
     content = tiny_set("cifar10")
     files = cifar_files(content, kind)
     folder = write_files(tmp_path, files | cifar_archive(content, kind))
@@ -97,11 +97,11 @@ def test_cifar_batches_give_back_what_was_written(tmp_path: Path, kind: str) -> 
 
 
 def test_the_generated_python_batch_is_one_that_pickle_and_numpy_read_alike() -> None:
-    """Oracle for generator and reader: Python's own unpickler with the real numpy classes."""
+    """Reference for generator and reader: Python's unpickler with the numpy classes."""
     content = tiny_set("cifar10").test
     data = cifar_batch_python(content)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy.core is an old name of numpy's, and the one in the official files
+        warnings.simplefilter("ignore")  # the official files use the deprecated name numpy.core
         oracle = pickle.loads(data, encoding="bytes")
     got = formats.read_cifar_python(data, "batch")
     np.testing.assert_array_equal(got.x, oracle[b"data"].reshape(-1, 3, 32, 32))
@@ -109,7 +109,7 @@ def test_the_generated_python_batch_is_one_that_pickle_and_numpy_read_alike() ->
 
 
 class _Payload:
-    """Unpickles to a call of ``os.mkdir``: a visible trace if anything runs it."""
+    """Calls ``os.mkdir`` when unpickled, which leaves a visible trace."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,13 +120,13 @@ class _Payload:
 
 def test_a_pickle_that_calls_something_is_refused_and_not_run(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    with pytest.raises(DataError, match="which no official batch contains"):
+    with pytest.raises(DataError, match="which is not part of an official batch"):
         formats.read_cifar_python(pickle.dumps({b"data": _Payload(trace)}, protocol=2), "batch")
     assert not trace.exists()
 
 
-def test_a_pickle_cannot_change_the_stand_ins() -> None:
-    """BUILD on an allowed class, which sets attributes in ordinary unpicklers, fails; a good batch is still read."""
+def test_a_pickle_cannot_change_the_replacement_classes() -> None:
+    """BUILD on an allowed class, which sets attributes in ordinary unpicklers, fails; valid batches are still read."""
     for name in (b"cnumpy\nndarray\n", b"cnumpy\ndtype\n", b"cnumpy.core.multiarray\n_reconstruct\n"):
         with pytest.raises(DataError):
             formats.read_cifar_python(b"\x80\x02" + name + b"N}U\x05arrayK\x01s\x86b.", "batch")
@@ -136,7 +136,7 @@ def test_a_pickle_cannot_change_the_stand_ins() -> None:
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_python_batch_cut_anywhere_is_refused(share: float) -> None:
     data = cifar_batch_python(tiny_set("cifar10").test)
-    with pytest.raises(DataError, match="not a whole CIFAR-10 python batch"):
+    with pytest.raises(DataError, match="not a valid CIFAR-10 python batch"):
         formats.read_cifar_python(data[: int(share * len(data))], "batch")
 
 
@@ -144,9 +144,9 @@ def test_a_python_batch_cut_anywhere_is_refused(share: float) -> None:
 def test_a_python_batch_with_any_byte_altered_is_read_or_refused_but_never_crashes(
     position: float, value: int, near: bool
 ) -> None:
-    """Pixels may change unnoticed here (the checksum of the content is what decides); nothing but DataError may escape."""
+    """Changed pixels are detected later by the checksum of the content; here only DataError may be raised."""
     data = bytearray(cifar_batch_python(tiny_set("cifar10").test))
-    data[int(position * (400 if near else len(data)))] = value  # the first bytes hold the structure
+    data[int(position * (400 if near else len(data)))] = value  # the first bytes contain the structure
     try:
         got = formats.read_cifar_python(bytes(data), "batch")
     except DataError:
@@ -165,13 +165,13 @@ def test_a_python_batch_with_any_byte_altered_is_read_or_refused_but_never_crash
     ],
 )
 def test_a_pickle_of_something_else_is_refused(batch: object) -> None:
-    with pytest.raises(DataError, match="not a whole CIFAR-10 python batch"):
+    with pytest.raises(DataError, match="not a valid CIFAR-10 python batch"):
         formats.read_cifar_python(pickle.dumps(batch, protocol=3), "batch")
 
 
 @pytest.mark.parametrize("length", [0, 1, 3072, 3074, 2 * 3073 - 1])
 def test_a_binary_batch_that_is_no_multiple_of_a_record_is_refused(length: int) -> None:
-    with pytest.raises(DataError, match=f"{length} bytes are no multiple of 3073"):
+    with pytest.raises(DataError, match=f"{length} bytes is not a positive multiple of 3073"):
         formats.read_cifar_binary(b"\0" * length, "batch")
 
 
@@ -180,7 +180,7 @@ def test_a_binary_batch_that_is_no_multiple_of_a_record_is_refused(length: int) 
 def test_a_cut_cifar_archive_is_refused(tmp_path: Path, kind: str, share: float) -> None:
     (name, data), *_ = cifar_archive(tiny_set("cifar10"), kind).items()
     (tmp_path / name).write_bytes(data[: int(share * len(data))])
-    with pytest.raises(DataError, match="not a whole CIFAR-10"):
+    with pytest.raises(DataError, match="not a valid CIFAR-10"):
         formats.read_cifar_archive(tmp_path / name)
 
 
@@ -191,12 +191,12 @@ def test_an_archive_that_lacks_a_batch_is_refused(tmp_path: Path) -> None:
         member = tarfile.TarInfo("cifar-10-batches-bin/test_batch.bin")
         member.size = len(data)
         archive.addfile(member, io.BytesIO(data))
-    with pytest.raises(DataError, match="lacks data_batch_1, data_batch_2"):
+    with pytest.raises(DataError, match="missing members: data_batch_1, data_batch_2"):
         formats.read_cifar_archive(path)
 
 
 def test_svhn_files_give_back_what_was_written_with_digit_zero_as_label_0(tmp_path: Path) -> None:
-    """Exact; the files call the digit zero 10."""
+    """The content is exact; the files use the label 10 for the digit zero."""
     content = tiny_set("svhn")
     folder = write_files(tmp_path, svhn_files(content))
     same(formats.read_svhn(folder / "train_32x32.mat"), content.train)
@@ -208,7 +208,7 @@ def test_svhn_files_give_back_what_was_written_with_digit_zero_as_label_0(tmp_pa
 def test_a_cut_svhn_file_is_refused(tmp_path: Path, share: float) -> None:
     data = svhn_files(tiny_set("svhn"))["test_32x32.mat"]
     (tmp_path / "test_32x32.mat").write_bytes(data[: int(share * len(data))])
-    with pytest.raises(DataError, match="not a whole SVHN"):
+    with pytest.raises(DataError, match="not a valid SVHN"):
         formats.read_svhn(tmp_path / "test_32x32.mat")
 
 
@@ -217,8 +217,8 @@ def test_a_cut_svhn_file_is_refused(tmp_path: Path, share: float) -> None:
     [
         ({"X": np.zeros((32, 32, 3, 2), np.uint8)}, "no variable 'y'"),
         ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1))}, "X is float64"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[0], [1]])}, "labels from 0 to 1"),
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [11]])}, "labels from 1 to 11"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[0], [1]])}, "not in 0..1"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [11]])}, "not in 1..11"),
     ],
 )
 def test_a_foreign_mat_file_is_refused(tmp_path: Path, variables: dict[str, np.ndarray], why: str) -> None:

@@ -1,4 +1,4 @@
-"""Import, verification, cache and loading of the image sets, with tiny files in the place of the official ones."""
+"""Import, verification, cache and loading of the image sets, with tiny files instead of the official ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SETS = ("mnist", "fashion-mnist", "cifar10", "svhn")
 
 @pytest.fixture
 def official(monkeypatch: pytest.MonkeyPatch) -> dict[str, TinySet]:
-    """Tiny content for every set, which the table takes for the official one."""
+    """Tiny content for every set that counts as the official one."""
     contents = {name: tiny_set(name, seed=k) for k, name in enumerate(SETS)}
     for name, content in contents.items():
         describe_as_official(monkeypatch, name, content)
@@ -76,11 +76,11 @@ LAYOUTS = {
 def test_official_files_in_every_layout_are_imported_and_loaded(
     tmp_path: Path, official: dict[str, TinySet], layout: str
 ) -> None:
-    """Exact content, provenance says verified."""
+    """The content is exact, and the provenance is verified."""
     name, folder, make = LAYOUTS[layout]
     write_files(tmp_path / "files" / folder, make(official[name]))
-    told = import_files(name, tmp_path / "files", tmp_path / "root")
-    assert (told.status, told.verified, told.n_train, told.n_test) == ("ready", True, 20, 10)
+    state = import_files(name, tmp_path / "files", tmp_path / "root")
+    assert (state.status, state.verified, state.n_train, state.n_test) == ("ready", True, 20, 10)
     shutil.rmtree(tmp_path / "files")
     data = load(name, tmp_path / "root")
     holds(data, official[name])
@@ -103,7 +103,7 @@ def test_a_loaded_set_has_the_tables_constants(tmp_path: Path, official: dict[st
 
 
 def test_the_table_is_the_papers() -> None:
-    """Constants, crops and pairs of the paper's experiments; every set is the partner of its partner."""
+    """Constants, crops and OOD pairs of the paper's experiments; the pairs are symmetric."""
     assert {n: (s.augment.padding, s.augment.flip) for n, s in SPECS.items()} == {
         "mnist": (2, False),
         "fashion-mnist": (2, False),
@@ -156,15 +156,15 @@ def test_limit_takes_training_examples_only(tmp_path: Path, official: dict[str, 
 
 
 def test_altered_content_needs_unverified_and_is_recorded(tmp_path: Path, official: dict[str, TinySet]) -> None:
-    """One pixel off by one is enough; the refusal writes nothing, the acceptance goes into provenance."""
+    """One pixel that differs by one is enough; a rejected import writes nothing, an accepted one is recorded."""
     content = official["mnist"]
     content.train.x[3, 0, 5, 5] ^= 1
     folder = write_files(tmp_path / "files", idx_files(content))
     with pytest.raises(DataError, match=r"not the official MNIST files .train_x differ.*--unverified"):
         import_files("mnist", folder, tmp_path / "root")
     assert everything_below(tmp_path / "root") == []
-    told = import_files("mnist", folder, tmp_path / "root", unverified=True)
-    assert (told.verified, told.source) == (False, "unverified")
+    state = import_files("mnist", folder, tmp_path / "root", unverified=True)
+    assert (state.verified, state.source) == (False, "unverified")
     data = load("mnist", tmp_path / "root")
     holds(data, content)
     assert not data.verified
@@ -180,15 +180,15 @@ def test_another_set_in_the_same_format_is_refused(tmp_path: Path, official: dic
 def test_the_official_svhn_files_are_recognised_by_their_md5(
     tmp_path: Path, official: dict[str, TinySet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Content of the table is a reconstruction; official files differ from it a little and are known by file."""
+    """The table contains checksums of a reconstruction; official files differ slightly and are recognised by file."""
     reconstructed = tiny_set("svhn", seed=77)
     row = describe_as_official(monkeypatch, "svhn", official["svhn"])
     content_row = describe_as_official(monkeypatch, "svhn", reconstructed)
     mixed = replace(content_row, file_md5=row.file_md5)
     monkeypatch.setattr(specs, "SPECS", {**specs.SPECS, "svhn": mixed})
     for content, source in ((official["svhn"], "official"), (reconstructed, "reconstructed")):
-        told = import_files("svhn", write_files(tmp_path / source, svhn_files(content)), tmp_path / f"root-{source}")
-        assert (told.source, told.verified) == (source, True)
+        state = import_files("svhn", write_files(tmp_path / source, svhn_files(content)), tmp_path / f"root-{source}")
+        assert (state.source, state.verified) == (source, True)
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -196,13 +196,13 @@ def test_the_official_svhn_files_are_recognised_by_their_md5(
 def test_a_truncated_file_is_refused_and_nothing_is_written(
     tmp_path: Path, official: dict[str, TinySet], name: str, unverified: bool
 ) -> None:
-    """Also with unverified=True: that excuses other content, not a broken file. The set from before stays."""
+    """unverified=True allows other content but not a damaged file. The previous set stays."""
     files = files_of(name, official[name])
     first = next(iter(files))
     import_files(name, write_files(tmp_path / "good", files), tmp_path / "root")
     before = everything_below(tmp_path / "root")
     folder = write_files(tmp_path / "bad", files | {first: files[first][:-200]})
-    with pytest.raises(DataError, match="not a whole"):
+    with pytest.raises(DataError, match="not a valid"):
         import_files(name, folder, tmp_path / "root", unverified=unverified)
     assert everything_below(tmp_path / "root") == before
     holds(load(name, tmp_path / "root"), official[name])
@@ -223,10 +223,10 @@ def test_a_missing_file_is_named(tmp_path: Path, official: dict[str, TinySet], n
 def test_shapes_labels_and_lengths_must_fit_even_unverified(tmp_path: Path, official: dict[str, TinySet]) -> None:
     content = official["mnist"]
     cases = {
-        "images of shape": TinySet(content.train._replace(x=content.train.x[..., :20]), content.test),
-        "20 images and 19 labels": TinySet(content.train._replace(y=content.train.y[1:]), content.test),
-        "label 12": TinySet(content.train, content.test._replace(y=content.test.y + 3)),
-        "0 images and 0 labels": TinySet(content.train._replace(x=content.train.x[:0], y=content.train.y[:0]), content.test),
+        "images of MNIST must have shape": TinySet(content.train._replace(x=content.train.x[..., :20]), content.test),
+        "20 images but 19 labels": TinySet(content.train._replace(y=content.train.y[1:]), content.test),
+        "must lie in 0..9, not 12": TinySet(content.train, content.test._replace(y=content.test.y + 3)),
+        "0 images but 0 labels": TinySet(content.train._replace(x=content.train.x[:0], y=content.train.y[:0]), content.test),
     }
     for why, wrong in cases.items():
         folder = write_files(tmp_path / why, idx_files(wrong))
@@ -237,7 +237,7 @@ def test_shapes_labels_and_lengths_must_fit_even_unverified(tmp_path: Path, offi
 def test_a_set_that_is_not_there_names_the_commands(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"ltnode data fetch cifar10.*ltnode data import cifar10 DIR"):
         load("cifar10", tmp_path)
-    with pytest.raises(DataError, match=r"holds no CIFAR-10 files; expected data_batch_1\.bin"):
+    with pytest.raises(DataError, match=r"contains no CIFAR-10 files; expected data_batch_1\.bin"):
         import_files("cifar10", tmp_path, tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         import_files("cifar10", tmp_path / "nowhere", tmp_path)
@@ -254,12 +254,12 @@ def test_an_unknown_name_suggests_the_nearest() -> None:
 def test_info_lists_every_set_with_its_state(tmp_path: Path, official: dict[str, TinySet]) -> None:
     import_files("mnist", write_files(tmp_path / "files", idx_files(official["mnist"])), tmp_path)
     write_files(tmp_path / "svhn", svhn_files(official["svhn"]))
-    told = {entry.name: entry for entry in info(tmp_path)}
-    assert [told[name].status for name in SETS] == ["ready", "missing", "missing", "importable"]
-    mnist = told["mnist"]
+    states = {entry.name: entry for entry in info(tmp_path)}
+    assert [states[name].status for name in SETS] == ["ready", "missing", "missing", "importable"]
+    mnist = states["mnist"]
     on_disk = sum(path.stat().st_size for path in mnist.folder.glob("*.npy"))
     assert (mnist.n_bytes, mnist.source, mnist.shape) == (on_disk, "official", (1, 28, 28))
-    assert told["cifar10"].verified is None
+    assert states["cifar10"].verified is None
 
 
 def _damages(folder: Path) -> dict[str, object]:
@@ -301,7 +301,7 @@ def test_a_damaged_cache_is_noticed_and_can_be_replaced(tmp_path: Path, official
 
 
 def test_a_cache_that_was_copied_is_checked_and_accepted(tmp_path: Path, official: dict[str, TinySet]) -> None:
-    """Other times of change, same content."""
+    """The modification times differ, but the content is the same."""
     folder = import_files("mnist", write_files(tmp_path / "files", idx_files(official["mnist"])), tmp_path).folder
     for path in folder.glob("*.npy"):
         os.utime(path, ns=(1, 1))
@@ -312,7 +312,7 @@ def test_a_cache_that_was_copied_is_checked_and_accepted(tmp_path: Path, officia
 def test_a_failure_at_any_moment_of_writing_leaves_the_old_set(
     tmp_path: Path, official: dict[str, TinySet], monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    """Five files are forced to the disk (four arrays, one description); the disk is full at one of them."""
+    """Five files are synced to the disk (four arrays, one description); the disk is full at one of them."""
     import_files("mnist", write_files(tmp_path / "old", idx_files(official["mnist"])), tmp_path / "root")
     new = tiny_set("mnist", seed=50)
     folder = write_files(tmp_path / "new", idx_files(new))
@@ -335,7 +335,7 @@ def test_a_failure_at_any_moment_of_writing_leaves_the_old_set(
 
 
 def test_a_limit_on_file_sizes_gives_a_clear_error(tmp_path: Path, official: dict[str, TinySet]) -> None:
-    """The operating system itself refuses to write more than 8 KiB: nothing of the set is kept."""
+    """The operating system limits files to 8 KiB; no part of the set is left."""
     folder = write_files(tmp_path / "files", idx_files(official["mnist"]))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
@@ -350,7 +350,7 @@ def test_a_limit_on_file_sizes_gives_a_clear_error(tmp_path: Path, official: dic
 def test_a_folder_that_may_not_be_written_to_is_used_from_memory(
     tmp_path: Path, official: dict[str, TinySet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulated, because permissions do not bind every user that runs tests."""
+    """Simulated, because permissions do not restrict every user who runs the tests."""
     write_files(tmp_path / "mnist", idx_files(official["mnist"]))
 
     def refuse(**_: object) -> tuple[int, str]:
@@ -368,7 +368,7 @@ def test_leftovers_of_killed_imports_are_removed_by_the_next_one(tmp_path: Path,
     os.utime(folder / ".partial-old", (1, 1))
     import_files("mnist", files, tmp_path)
     left = everything_below(folder)
-    assert ".partial-young" in left  # may belong to a process at work
+    assert ".partial-young" in left  # may belong to a running process
     assert not {".partial-old", "train_x-0000.npy"} & set(left)
 
 

@@ -1,4 +1,4 @@
-"""The real image sets, in the folder that LTNODE_DATA names."""
+"""The real image sets in the folder LTNODE_DATA."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from ltnode.data import SPECS, Normalisation, load
 
-# Labels as everybody who opened these sets knows them: the first five and the last three of each split.
+# Well-known labels: the first five and the last three of each split.
 LABELS = {
     "mnist": (60000, [5, 0, 4, 1, 9], [5, 6, 8], 10000, [7, 2, 1, 0, 4], [4, 5, 6]),
     "fashion-mnist": (60000, [9, 0, 0, 3, 0], [3, 0, 5], 10000, [9, 2, 1, 1, 6], [8, 1, 5]),
@@ -19,7 +19,7 @@ LABELS = {
 
 @pytest.mark.parametrize("name", LABELS)
 def test_a_real_set_has_its_counts_labels_and_constants(real_data_root: Path, name: str) -> None:
-    """Channel mean and std equal the published constants to their 4 digits."""
+    """Mean and std per channel equal the published constants to 4 digits."""
     data = load(name, real_data_root)
     n_train, first, last, n_test, first_test, last_test = LABELS[name]
     assert (data.n_train, len(data.test)) == (n_train, n_test)

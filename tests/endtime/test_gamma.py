@@ -1,4 +1,4 @@
-"""The Gamma mathematics against scipy, mpmath and torch.distributions: divergence, truncated integrals, quantiles."""
+"""Gamma functions compared with scipy, mpmath and torch.distributions: KL, truncated integrals, quantiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GRID = double(list(itertools.product(ALPHAS, BETAS))).T
 def reference(alpha: float, beta: float, window: tuple[float, float]) -> tuple[float, float, float]:
     """Log-normaliser, E[log T] and E[T] of a truncated Gamma by scipy's adaptive quadrature in log time.
 
-    The integrand is scaled by its largest value, and split around its peak so that the quadrature cannot miss it.
+    The integrand is scaled by its maximum and split around its peak, so that the quadrature cannot miss the peak.
     """
     low = math.log(window[0]) if window[0] > 0 else -math.inf
     high = math.log(window[1]) if window[1] < math.inf else math.log((alpha + 60 + 20 * math.sqrt(alpha)) / beta)
@@ -58,12 +58,12 @@ def reference(alpha: float, beta: float, window: tuple[float, float]) -> tuple[f
 
 
 def normaliser_of(q: GammaDistribution, t: float) -> torch.Tensor:
-    """The log-normaliser as users see it: unnormalised log-density minus log_prob at one time."""
+    """The log-normaliser by the public interface: unnormalised log-density minus log_prob at one time."""
     return (q.alpha - 1) * math.log(t) - q.beta * t - q.log_prob(torch.full((1, *q.batch_shape), t, dtype=torch.float64))[0]
 
 
 def test_kl_equals_torch_over_the_whole_range() -> None:
-    """Shapes and rates from 1e-3 to 1e4: the same closed form as torch.distributions, to 1e-9 relative in float64."""
+    """For shapes and rates from 1e-3 to 1e4, equal to the closed form of torch.distributions to a relative 1e-9 in float64."""
     values = (1e-3, 0.02, 0.9, 7.0, 300.0, 1e4)
     a_q, b_q, a_p, b_p = double(list(itertools.product(values, repeat=4))).T
     expected = kl_divergence(Gamma(a_q, b_q), Gamma(a_p, b_p))
@@ -71,28 +71,28 @@ def test_kl_equals_torch_over_the_whole_range() -> None:
 
 
 def test_kl_of_the_paper() -> None:
-    """KL(Gamma(1, 1) || Gamma(2, .5)) = 1.46351 (five decimals published)."""
+    """KL(Gamma(1, 1) || Gamma(2, 0.5)) = 1.46351 (published with five decimals)."""
     assert gamma_kl(1.0, 1.0, 2.0, 0.5).item() == pytest.approx(1.46351, abs=5e-6)
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 1.0, 30.0, 1e4])
 @pytest.mark.parametrize("beta", [1e-3, 1.0, 1e4])
 def test_kl_keeps_its_accuracy_near_zero_in_float32(alpha: float, beta: float) -> None:
-    """q next to p, where the textbook formula loses all digits; 60-digit mpmath on the same float32 numbers, 1e-5 relative."""
+    """For q close to p the textbook formula loses all digits; reference: mpmath with 60 digits, relative 1e-5."""
     mpmath.mp.dps = 60
     for da, db in itertools.product((0.0, 1e-6, -1e-4, 1e-2, 0.09, 0.11), (0.0, 1e-6, -1e-4, 1e-2, 0.49, 0.51)):
-        given_ = torch.tensor([alpha, beta, alpha * (1 + da), beta * (1 + db)], dtype=torch.float32)
-        a_q, b_q, a_p, b_p = (mpmath.mpf(v) for v in given_.tolist())
+        parameters = torch.tensor([alpha, beta, alpha * (1 + da), beta * (1 + db)], dtype=torch.float32)
+        a_q, b_q, a_p, b_p = (mpmath.mpf(v) for v in parameters.tolist())
         exact = (a_q - a_p) * mpmath.digamma(a_q) - mpmath.loggamma(a_q) + mpmath.loggamma(a_p)
         exact += a_p * mpmath.log(b_q / b_p) + a_q * (b_p - b_q) / b_q
-        result = gamma_kl(*given_)
+        result = gamma_kl(*parameters)
         assert result.dtype == torch.float32
         assert result.item() == pytest.approx(float(exact), rel=1e-5, abs=1e-37)
 
 
 @given(*[st.floats(-3.0, 4.0)] * 4)
 def test_kl_is_not_negative_with_finite_right_gradients(a_q: float, b_q: float, a_p: float, b_p: float) -> None:
-    """Exponents from -3 to 4; gradients equal torch's to 1e-7 of their largest term, both computed in float64."""
+    """For parameters from 1e-3 to 1e4, gradients agree with torch to 1e-7 of their largest term in float64."""
     ours = [double(10.0**v).requires_grad_() for v in (a_q, b_q, a_p, b_p)]
     kl = gamma_kl(*ours)
     assert kl.item() >= 0
@@ -100,9 +100,9 @@ def test_kl_is_not_negative_with_finite_right_gradients(a_q: float, b_q: float, 
     expected = torch.autograd.grad(kl_divergence(Gamma(ours[0], ours[1]), Gamma(ours[2], ours[3])), ours)
     with torch.no_grad():
         scale = float(torch.digamma(ours[0]).abs() + torch.digamma(ours[2]).abs() + (ours[0] + ours[2]) / ours[1].clamp_max(1))
-    for got, wanted in zip(gradients, expected, strict=True):
-        assert bool(got.isfinite())
-        assert got.item() == pytest.approx(wanted.item(), rel=1e-7, abs=1e-11 * scale)
+    for ours_, theirs in zip(gradients, expected, strict=True):
+        assert bool(ours_.isfinite())
+        assert ours_.item() == pytest.approx(theirs.item(), rel=1e-7, abs=1e-11 * scale)
 
 
 def test_kl_passes_gradcheck_on_both_sides_of_its_switches() -> None:
@@ -122,7 +122,7 @@ def test_kl_takes_numbers_and_broadcasts() -> None:
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_truncated_normaliser_equals_scipy(window: tuple[float, float]) -> None:
-    """All shapes and rates: 1e-9 relative to max(1, |log Z|); the quadrature itself is good to 2e-12."""
+    """For all shapes and rates, 1e-9 relative to max(1, |log Z|); the quadrature is accurate to 2e-12."""
     q = GammaDistribution(*GRID, window)
     expected = double([reference(a, b, window)[0] for a, b in GRID.T.tolist()])
     error = (normaliser_of(q, 1.1) - expected).abs() / expected.abs().clamp_min(1)
@@ -131,7 +131,7 @@ def test_truncated_normaliser_equals_scipy(window: tuple[float, float]) -> None:
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_truncated_normaliser_equals_the_incomplete_gamma_function(window: tuple[float, float]) -> None:
-    """A second reference, mpmath with 40 digits, at the extremes that encoders are allowed: 1e-3 to 1e4."""
+    """A second reference, mpmath with 40 digits, at the extremes that encoders can reach: 1e-3 to 1e4."""
     mpmath.mp.dps = 40
     for alpha, beta in itertools.product((1e-3, 0.05, 1.0, 300.0, 1e4), (1e-3, 0.7, 40.0, 1e4)):
         q = GammaDistribution(double(alpha), double(beta), window)
@@ -142,7 +142,7 @@ def test_truncated_normaliser_equals_the_incomplete_gamma_function(window: tuple
 @pytest.mark.parametrize("window", [*WINDOWS, (0.0, math.inf)])
 @pytest.mark.parametrize("prior", [(2.0, 0.5), (1.0, 0.01), (20.0, 12.0)])
 def test_kl_equals_scipy(window: tuple[float, float], prior: tuple[float, float]) -> None:
-    """KL between equally truncated Gammas from scipy's moments and normalisers, 1e-8 relative as long as it is not tiny."""
+    """KL between Gammas on the same window from scipy's moments and normalisers: relative 1e-8, absolute 1e-10."""
     truncation = window if window[1] < math.inf else None
     q = GammaDistribution(*GRID, truncation, (double(prior[0]), double(prior[1])))
     log_z_p = reference(*prior, window)[0]
@@ -155,7 +155,7 @@ def test_kl_equals_scipy(window: tuple[float, float], prior: tuple[float, float]
 
 @pytest.mark.parametrize("window", [*WINDOWS, None])
 def test_mean_equals_scipy(window: tuple[float, float] | None) -> None:
-    """1e-9 relative."""
+    """Equal to a relative 1e-9."""
     q = GammaDistribution(*GRID, window)
     expected = double([reference(a, b, window or (0.0, math.inf))[2] for a, b in GRID.T.tolist()])
     torch.testing.assert_close(q.mean, expected, rtol=1e-9, atol=1e-12)
@@ -163,10 +163,10 @@ def test_mean_equals_scipy(window: tuple[float, float] | None) -> None:
 
 @pytest.mark.parametrize("window", [*WINDOWS, None])
 def test_quantiles_and_cdf_equal_scipy(window: tuple[float, float] | None) -> None:
-    """Levels from 1e-6 to 1 - 1e-6: times within 1e-6 (of max(1, t) when untruncated), probabilities within 1e-10.
+    """For levels from 1e-6 to 1 - 1e-6: times within 1e-6 (relative to max(1, t) if untruncated), probabilities within 1e-9.
 
-    scipy's own formula for a truncated quantile, ppf(F(a) + u (F(b) - F(a))), is only usable where the window holds at
-    least 1e-6 of the mass; the other cases are in the next test.
+    The formula with scipy, ppf(F(a) + u (F(b) - F(a))), is accurate only if the window contains at least 1e-6 of the mass; the
+    next test covers the other cases.
     """
     u = np.array([1e-6, 1e-3, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999, 1 - 1e-6])
     checked = 0
@@ -189,7 +189,7 @@ def test_quantiles_and_cdf_equal_scipy(window: tuple[float, float] | None) -> No
 
 
 def test_quantiles_of_a_window_in_the_far_tail() -> None:
-    """Where the window holds next to no mass: probability left of the quantile by scipy's quadrature, 1e-8."""
+    """For windows with almost no mass: the probability below the quantile by scipy's quadrature, to 1e-8."""
     for alpha, beta, window in [
         (100.0, 0.01, (0.0, 3.0)),
         (100.0, 1.0, (0.5, 2.0)),
@@ -206,7 +206,7 @@ def test_quantiles_of_a_window_in_the_far_tail() -> None:
 
 @pytest.mark.parametrize("window", [*WINDOWS, None])
 def test_gradcheck_of_density_kl_cdf_and_quantiles(window: tuple[float, float] | None) -> None:
-    """Finite differences in float64 with respect to shape, rate and time, and second derivatives of the KL."""
+    """Finite differences in float64 in shape, rate and time, and second derivatives of the KL."""
     alpha = double([0.1, 0.5, 1.0, 3.0, 60.0]).requires_grad_()
     beta = double([0.05, 1.0, 20.0, 0.5, 35.0]).requires_grad_()
     t = double([[0.6] * 5, [1.9] * 5]).requires_grad_()
@@ -227,7 +227,7 @@ def test_gradcheck_of_density_kl_cdf_and_quantiles(window: tuple[float, float] |
 @pytest.mark.parametrize("window", [(0.0, 3.0), (0.1, 0.7), None])
 @pytest.mark.parametrize("alpha", [1e-3, 0.5, 1.0, 1e4])
 def test_density_at_the_ends_is_never_nan(alpha: float, window: tuple[float, float] | None, dtype: torch.dtype) -> None:
-    """At 0, at denormal times, at the ends of the window as rounded to the dtype, and far out: finite gradients, no NaN."""
+    """No NaN and finite gradients at 0, at denormal times, at the rounded ends of the window, and far outside."""
     a, b = (torch.tensor(v, dtype=dtype, requires_grad=True) for v in (alpha, 1.0))
     t = torch.tensor([0.0, 1e-39, 0.1, 0.7, 3.0, 1e6], dtype=dtype, requires_grad=True)
     q = GammaDistribution(a, b, window)
@@ -240,7 +240,7 @@ def test_density_at_the_ends_is_never_nan(alpha: float, window: tuple[float, flo
 
 @pytest.mark.parametrize("window", [(0.0, 3.0), None])
 def test_mixture_kl_equals_scipy(window: tuple[float, float] | None) -> None:
-    """A broad, a medium and a sharp component; scipy's quadrature of q log(q / p) with its peaks marked, 1e-8."""
+    """A broad, a medium and a narrow component; scipy's quadrature of q log(q / p), split at the peaks, to 1e-8."""
     weights, alphas, betas = (0.3, 0.5, 0.2), (0.5, 9.0, 100.0), (1.0, 6.0, 50.0)
     high = window[1] if window else 80.0
 
@@ -262,7 +262,7 @@ def test_mixture_kl_equals_scipy(window: tuple[float, float] | None) -> None:
 
 
 def test_mixture_quantiles_cross_a_gap() -> None:
-    """Two sharp components far apart: half of the mass on each side, nothing between, inverse of the cdf to 1e-9."""
+    """Two narrow, distant components: half of the mass on each side of the gap; the cdf is inverted to 1e-9."""
     q = GammaMixtureDistribution(double([0.0, 0.0]), double([100.0, 100.0]), double([100.0, 10.0]))
     u = double([0.1, 0.4, 0.49999, 0.50001, 0.6, 0.9])
     t = q.quantile(u)
@@ -292,7 +292,7 @@ def test_a_distribution_without_prior_has_no_kl() -> None:
 
 @pytest.mark.gpu
 def test_gpu_agrees_with_cpu_and_the_loss_is_captured_in_a_graph() -> None:
-    """Quantiles, density and KL to 1e-10; no operation waits for the device, so that a CUDA graph can hold the loss."""
+    """Quantiles, density and KL agree to 1e-10; no operation synchronises, so the loss can be captured in a CUDA graph."""
     prior = (double(2.0), double(0.5))
     u, t = double([0.1, 0.5, 0.9]), torch.full((2, GRID.shape[1]), 1.1).double()
     here = GammaDistribution(*GRID, (0.0, 3.0), prior)

@@ -1,6 +1,6 @@
-"""Detection metrics against scikit-learn, with ties, and their properties.
+"""Detection metrics compared with scikit-learn, with ties, and their properties.
 
-Tolerance 1e-12: counts are exact, only the last divisions and sums of a few terms round.
+The tolerance is 1e-12: counts are exact, and only the final divisions and short sums are rounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ltnode.errors import InputError
 EXACT = 1e-12
 ALL = (metrics.auroc, metrics.aupr_in, metrics.aupr_out, metrics.fpr95, metrics.detection_accuracy)
 
-# Few distinct values: most pairs are tied. The second kind has hardly any tie.
+# The first kind has few distinct values, so most pairs are tied; the second kind has hardly any ties.
 tied = st.lists(st.integers(0, 4).map(float), min_size=1, max_size=45)
 generic = st.lists(st.floats(-1e3, 1e3, allow_subnormal=False), min_size=1, max_size=45)
 scores = st.one_of(st.tuples(tied, tied), st.tuples(generic, generic)).map(
@@ -34,7 +34,7 @@ def pooled(inside: torch.Tensor, outside: torch.Tensor) -> tuple[np.ndarray, np.
 
 @given(scores)
 def test_areas_equal_scikit_learn(case):
-    """AUROC by midranks and AUPR as average precision, both classes as the positive one."""
+    """AUROC with midranks, and AUPR as average precision with either class as the positive one."""
     truth, values = pooled(*case)
     assert metrics.auroc(*case) == pytest.approx(sklearn_metrics.roc_auc_score(truth, values), abs=EXACT)
     assert metrics.aupr_in(*case) == pytest.approx(sklearn_metrics.average_precision_score(truth, values), abs=EXACT)
@@ -44,14 +44,14 @@ def test_areas_equal_scikit_learn(case):
 
 @given(scores)
 def test_operating_points_equal_scikit_learns_roc_curve(case):
-    """FPR at the first threshold with TPR >= 0.95, and the best balanced accuracy over the whole curve."""
+    """FPR at the first threshold with TPR >= 0.95, and the largest balanced accuracy of the curve."""
     fpr, tpr, _ = sklearn_metrics.roc_curve(*pooled(*case), drop_intermediate=False)
     assert metrics.fpr95(*case) == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=EXACT)
     assert metrics.detection_accuracy(*case) == pytest.approx(0.5 + 0.5 * (tpr - fpr).max(), abs=EXACT)
 
 
 def test_values_by_hand():
-    """In: 3, 2, 1; out: 2, 0. Pairs won 4 + half a tie of 6; thresholds 3, 2, 1, 0 accept (1,0) (2,1) (3,1) (3,2)."""
+    """In: 3, 2, 1; out: 2, 0. Of 6 pairs 4 are ordered and 1 is tied; thresholds 3, 2, 1, 0 accept (1,0) (2,1) (3,1) (3,2)."""
     inside, outside = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([2.0, 0.0])
     assert metrics.auroc(inside, outside) == pytest.approx(4.5 / 6, abs=EXACT)
     assert metrics.aupr_in(inside, outside) == pytest.approx((1 + 2 / 3 + 3 / 4) / 3, abs=EXACT)
@@ -61,7 +61,7 @@ def test_values_by_hand():
 
 
 def test_fpr95_accepts_exactly_19_of_20():
-    """0.95 * 20 is a whole number: the lowest in-distribution score need not be accepted."""
+    """0.95 * 20 is an integer, so the lowest in-distribution score need not be accepted."""
     inside = torch.arange(20.0)
     assert metrics.fpr95(inside, torch.tensor([0.5, 1.0])) == 0.5
     assert metrics.fpr95(inside[:19], torch.tensor([-0.5, 0.5])) == 0.5
@@ -69,7 +69,7 @@ def test_fpr95_accepts_exactly_19_of_20():
 
 @given(scores)
 def test_bounds_and_symmetries(case):
-    """Values in range; exchanging the classes and the sign keeps AUROC and exchanges the two AUPR."""
+    """Values are in range; swapping the classes and the sign keeps AUROC and swaps the two AUPR."""
     inside, outside = case
     for function in ALL:
         assert 0 <= function(inside, outside) <= 1 + EXACT
@@ -79,8 +79,8 @@ def test_bounds_and_symmetries(case):
 
 
 @given(scores, st.randoms(use_true_random=False))
-def test_only_the_ranks_matter(case, random):
-    """No change by the order of the examples nor by an increasing map (doubling is exact in floating point)."""
+def test_only_ranks_matter(case, random):
+    """Neither the order of the examples nor an increasing map matters (doubling is exact in floating point)."""
     inside, outside = case
     order = list(range(len(inside)))
     random.shuffle(order)
@@ -89,7 +89,7 @@ def test_only_the_ranks_matter(case, random):
 
 
 def test_perfect_constant_and_infinite_scores():
-    """Separated scores: ideal values. A constant score: chance. Infinities have a rank like any number."""
+    """Separable scores give ideal values, constant scores chance level; infinite scores are ranked like any other."""
     inside, outside = torch.tensor([2.0, math.inf]), torch.tensor([-math.inf, 1.0, 0.0])
     assert [f(inside, outside) for f in ALL] == [1, 1, 1, 0, 1]
     constant = torch.zeros(5), torch.zeros(3)
@@ -97,7 +97,7 @@ def test_perfect_constant_and_infinite_scores():
 
 
 def test_large_samples_stay_exact():
-    """200,000 + 200,000 tied scores: 4e10 pairs are counted in integers (a float32 count would stop at 1.7e7)."""
+    """The 4e10 pairs of 200,000 + 200,000 tied scores are counted in integers; float32 counts end at 1.7e7."""
     inside = (torch.arange(200_000) % 3).float()
     outside = (torch.arange(200_000) % 2).float()
     truth, values = pooled(inside, outside)
@@ -116,7 +116,7 @@ def test_large_samples_stay_exact():
     ],
 )
 def test_bad_scores_are_refused(inside, match):
-    """On either side, with a message that names the argument."""
+    """Both arguments are checked, and the message names the invalid one."""
     for function in ALL:
         with pytest.raises(InputError, match=match):
             function(inside, torch.tensor([0.0]))

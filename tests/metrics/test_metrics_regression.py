@@ -1,6 +1,6 @@
-"""Regression metrics against scipy, torch.distributions and numerical integration.
+"""Regression metrics compared with scipy, torch.distributions and numerical integration.
 
-Tolerance 1e-12 relative to values of order 1: closed forms in float64. The CRPS is also integrated numerically (1e-8).
+The tolerance is 1e-12 for closed forms in float64 with values of order 1, and 1e-8 for the numerically integrated CRPS.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXACT = 1e-12
 
 
 def gaussians(n: int = 400) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Calibrated float64 predictions: targets drawn from them."""
+    """Calibrated float64 predictions: the targets are drawn from them."""
     generator = torch.Generator().manual_seed(0)
     mean = torch.randn(n, generator=generator, dtype=torch.float64)
     std = torch.rand(n, generator=generator, dtype=torch.float64) + 0.1
@@ -29,7 +29,7 @@ def gaussians(n: int = 400) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def test_scores_equal_scipy():
-    """RMSE by numpy, NLL and coverage by scipy.stats.norm."""
+    """RMSE from numpy; NLL and coverage from scipy.stats.norm."""
     mean, std, target = gaussians()
     m, s, y = mean.numpy(), std.numpy(), target.numpy()
     assert metrics.rmse(mean, target) == pytest.approx(np.sqrt(np.mean((m - y) ** 2)), abs=EXACT)
@@ -42,7 +42,7 @@ def test_scores_equal_scipy():
 
 @pytest.mark.parametrize(("mean", "std", "target"), [(0.0, 1.0, 0.3), (1.0, 0.2, -1.5), (-2.0, 3.0, -2.0)])
 def test_crps_is_the_integral_of_its_definition(mean, std, target):
-    """CRPS = integral of (F(x) - [x >= y])^2 by adaptive quadrature on both sides of y."""
+    """The integral of (F(x) - [x >= y])^2 by adaptive quadrature on both sides of y."""
     below = integrate.quad(lambda x: stats.norm.cdf(x, mean, std) ** 2, mean - 40 * std, target, epsabs=1e-10)[0]
     above = integrate.quad(lambda x: stats.norm.sf(x, mean, std) ** 2, target, mean + 40 * std, epsabs=1e-10)[0]
     arguments = (torch.tensor([v], dtype=torch.float64) for v in (mean, std, target))
@@ -58,7 +58,7 @@ def test_crps_lies_between_zero_and_the_absolute_error_plus_spread(mean, std, ta
 
 
 def test_gaussian_entropy_equals_torch_distributions():
-    """Mean of Normal.entropy; a zero variance enters as 1e-12."""
+    """Mean of Normal.entropy; a variance of zero is replaced by 1e-12."""
     variance = torch.tensor([0.01, 1.0, 7.4], dtype=torch.float64)
     expected = torch.distributions.Normal(torch.zeros_like(variance), variance.sqrt()).entropy().mean().item()
     assert metrics.gaussian_entropy(variance) == pytest.approx(expected, abs=EXACT)
@@ -67,7 +67,7 @@ def test_gaussian_entropy_equals_torch_distributions():
 
 
 def test_float32_columns_are_accepted():
-    """(B, 1) predictions of a network give the same number as (B,), accumulated in float64."""
+    """Network outputs of shape (B, 1) give the same value as (B,), accumulated in float64."""
     mean, std, target = gaussians()
     columns = [v.float()[:, None] for v in (mean, std, target)]
     assert metrics.gaussian_nll(*columns) == pytest.approx(metrics.gaussian_nll(mean, std, target), abs=1e-5)
@@ -89,6 +89,6 @@ def test_float32_columns_are_accepted():
     ],
 )
 def test_bad_input_is_refused(call, match):
-    """Above all (B,) against (B, 1), which would broadcast to a plausible wrong number."""
+    """In particular (B,) with (B, 1), which would broadcast to a plausible but wrong number."""
     with pytest.raises(InputError, match=match):
         call(torch.tensor([1.0, 2.0]))

@@ -1,13 +1,16 @@
-"""Metrics of class probabilities against scikit-learn, torchmetrics, hand-computed cases and their own properties.
+"""Metrics of class probabilities compared with scikit-learn, torchmetrics and hand-computed cases, and their properties.
 
-Tolerances: every sum runs in float64 over few terms, so two correct evaluations agree to about 1e-15 per term; 1e-12 is
-asked. Where an oracle computes in float32 the tolerance is 1e-6.
+Sums run in float64 over few terms, so two correct evaluations agree to about 1e-15 per term; the tolerance is 1e-12, or 1e-6 if
+the reference uses float32.
 """
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import itertools
 import math
+import pkgutil
 
 import numpy as np
 import pytest
@@ -37,7 +40,7 @@ SCALARS = (
 
 @st.composite
 def predictions(draw: st.DrawFn, max_examples: int = 25) -> tuple[torch.Tensor, torch.Tensor]:
-    """Probabilities of few distinct values: ties, zeros, exact ones and missing classes are common."""
+    """Probabilities with few distinct values, so that ties, zeros, ones and missing classes are common."""
     classes = draw(st.integers(2, 4))
     row = st.lists(st.integers(0, 3), min_size=classes, max_size=classes).filter(any)
     weights = torch.tensor(draw(st.lists(row, min_size=1, max_size=max_examples)), dtype=torch.float64)
@@ -47,7 +50,7 @@ def predictions(draw: st.DrawFn, max_examples: int = 25) -> tuple[torch.Tensor, 
 
 
 def soft_predictions(n: int = 500, classes: int = 10, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Generic float64 predictions without ties, right about half of the time."""
+    """Generic float64 predictions without ties, about half of them correct."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (n,), generator=generator)
     logits = 1.5 * torch.randn(n, classes, generator=generator, dtype=torch.float64)
@@ -55,8 +58,30 @@ def soft_predictions(n: int = 500, classes: int = 10, seed: int = 0) -> tuple[to
     return logits.softmax(1), labels
 
 
+@pytest.mark.parametrize("module", [name for _, name, _ in pkgutil.iter_modules(metrics.__path__)])
+def test_examples_in_docstrings_are_true(module):
+    result = doctest.testmod(importlib.import_module(f"ltnode.metrics.{module}"))
+    assert result.failed == 0
+
+
+def test_every_metric_has_an_example():
+    functions = [getattr(metrics, name) for name in metrics.__all__ if name[0].islower()]
+    assert [f.__name__ for f in functions if ">>> " not in f.__doc__] == []
+
+
+def test_numpy_arrays_are_accepted():
+    """Equal to the tensors, also for read-only and reversed arrays."""
+    probs, labels = soft_predictions(50)
+    p, y = probs.numpy()[::-1], labels.numpy()[::-1]
+    p.flags.writeable = False
+    for function in SCALARS:
+        assert function(p, y) == pytest.approx(function(probs, labels), abs=EXACT)
+    assert metrics.auroc(p[:, 0], scores_out=p[:, 1]) == metrics.auroc(probs[:, 0], probs[:, 1])
+    assert metrics.rmse(p, p) == 0
+
+
 def test_scores_equal_scikit_learn():
-    """error, log-likelihood and Brier are scikit-learn's on generic predictions."""
+    """Error, log-likelihood and Brier score agree with scikit-learn on generic predictions."""
     probs, labels = soft_predictions()
     p, y = probs.numpy(), labels.numpy()
     assert metrics.error(probs, labels) == pytest.approx(1 - sklearn_metrics.accuracy_score(y, p.argmax(1)), abs=EXACT)
@@ -67,7 +92,7 @@ def test_scores_equal_scikit_learn():
 
 
 def test_scores_by_hand():
-    """Two examples worked out on paper."""
+    """Two examples computed by hand."""
     probs, labels = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]], dtype=torch.float64), torch.tensor([0, 1])
     assert metrics.error(probs, labels) == 0.5
     assert metrics.log_likelihood(probs, labels) == pytest.approx((math.log(0.5) + math.log(0.2)) / 2, abs=EXACT)
@@ -77,13 +102,13 @@ def test_scores_by_hand():
 
 
 def test_log_likelihood_of_an_impossible_label_is_the_floor():
-    """p_y = 0 enters as 1e-40, also from float32, where 1e-40 is not a normal number."""
+    """p_y = 0 is replaced by 1e-40, also in float32, where 1e-40 is subnormal."""
     probs = torch.tensor([[1.0, 0.0]])
     assert metrics.log_likelihood(probs, torch.tensor([1])) == pytest.approx(math.log(1e-40), abs=EXACT)
 
 
 def test_accumulation_is_float64():
-    """The mean of 3e5 float32 values is right to 1e-12, which a float32 sum misses by far."""
+    """The mean of 3e5 float32 values is accurate to 1e-12, unlike a float32 sum."""
     probs = torch.tensor([[0.1, 0.9]]).repeat(300_000, 1)
     value = metrics.log_likelihood(probs, torch.zeros(300_000, dtype=torch.long))
     assert value == pytest.approx(math.log(float(np.float32(0.1))), abs=EXACT)
@@ -91,7 +116,7 @@ def test_accumulation_is_float64():
 
 @given(predictions())
 def test_scores_stay_in_their_bounds(case):
-    """Ranges as documented; a metric may be nan only where misclassification has a single kind."""
+    """Values lie in their documented ranges; only misclassification_auroc may be NaN, if all or no predictions are correct."""
     probs, labels = case
     classes, slack = probs.shape[1], 1e-6
     assert 0 <= metrics.error(probs, labels) <= 1
@@ -108,7 +133,7 @@ def test_scores_stay_in_their_bounds(case):
 
 @given(predictions(), st.randoms(use_true_random=False))
 def test_order_of_the_examples_does_not_matter(case, random):
-    """Also with ties: the property that makes every number reproducible."""
+    """The order does not matter even with ties, which makes all values reproducible."""
     probs, labels = case
     order = list(range(len(labels)))
     random.shuffle(order)
@@ -122,7 +147,7 @@ def test_order_of_the_examples_does_not_matter(case, random):
 
 @given(predictions())
 def test_perfect_and_constant_predictors(case):
-    """Certain and right: every score is ideal. Always the same prediction: calibration gap = |accuracy - confidence|."""
+    """A perfect predictor has ideal scores; a constant one has the calibration error |accuracy - confidence|."""
     probs, labels = case
     classes = probs.shape[1]
     perfect = torch.nn.functional.one_hot(labels, classes).to(probs.dtype)
@@ -138,13 +163,13 @@ def test_perfect_and_constant_predictors(case):
 
 
 def test_equal_maxima_predict_the_lowest_class():
-    """A uniform prediction has a defined class, whatever argmax does on a device."""
+    """A uniform prediction has a well-defined class, independent of argmax on a device."""
     probs = torch.full((4, 4), 0.25)
     assert metrics.error(probs, torch.arange(4)) == 0.75
     assert metrics.error(probs[:1], torch.tensor([0])) == 0
 
 
-# Entropy and its parts
+# Entropy and its decomposition
 
 
 @given(predictions(), predictions())
@@ -162,14 +187,14 @@ def test_uncertainty_splits_into_two_non_negative_parts(first, second):
 
 
 def test_certain_members_that_disagree_are_purely_epistemic():
-    """Two one-hot members: mutual information ln 2, no aleatoric part; by hand."""
+    """Two one-hot members: the mutual information is ln 2, the aleatoric part 0; computed by hand."""
     split = metrics.uncertainty_split(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
     assert split.aleatoric.item() == 0
     assert split.epistemic.item() == pytest.approx(math.log(2), abs=EXACT)
 
 
 def test_entropy_takes_any_leading_shape_and_is_differentiable():
-    """(S, B, C) -> (S, B); the gradient is -(ln p + 1) by the formula."""
+    """(S, B, C) -> (S, B), and the gradient is -(ln p + 1)."""
     probs = torch.tensor([[[0.2, 0.8], [0.5, 0.5]]], dtype=torch.float64, requires_grad=True)
     metrics.entropy(probs).sum().backward()
     torch.testing.assert_close(probs.grad, -(probs.detach().log() + 1), atol=EXACT, rtol=0)
@@ -180,7 +205,7 @@ def test_entropy_takes_any_leading_shape_and_is_differentiable():
 
 @pytest.mark.parametrize("n_bins", [10, 15])
 def test_ece_equals_torchmetrics_away_from_one(n_bins):
-    """Generic predictions hit no edge, where the two conventions differ; torchmetrics works in float32."""
+    """Generic predictions avoid the bin edges, where the conventions differ; torchmetrics uses float32."""
     probs, labels = soft_predictions(n=2000)
     assert probs.max() < 1
     oracle = multiclass_calibration_error(probs, labels, num_classes=10, n_bins=n_bins, norm="l1")
@@ -188,7 +213,7 @@ def test_ece_equals_torchmetrics_away_from_one(n_bins):
 
 
 def test_ece_puts_probability_one_into_the_last_bin():
-    """By hand: 1.0 and 0.95 share [0.9, 1]; accuracy 1/2 against confidence 0.975. (torchmetrics splits them: 0.525.)"""
+    """By hand: 1.0 and 0.95 both lie in [0.9, 1], with accuracy 1/2 and confidence 0.975. torchmetrics separates them: 0.525."""
     probs, labels = torch.tensor([[1.0, 0.0], [0.95, 0.05]], dtype=torch.float64), torch.tensor([1, 0])
     assert metrics.ece(probs, labels) == pytest.approx(0.475, abs=EXACT)
     assert multiclass_calibration_error(probs, labels, num_classes=2, n_bins=10).item() == pytest.approx(0.525)
@@ -196,7 +221,7 @@ def test_ece_puts_probability_one_into_the_last_bin():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_an_edge_belongs_to_the_bin_above_in_every_dtype(dtype):
-    """0.5, 0.6, ..., 0.9 as written in the dtype open the bins 5..9, though float32 0.7 is below float64 0.7."""
+    """0.5, 0.6, ..., 0.9 rounded to the dtype fall into bins 5..9, although float32 0.7 is smaller than float64 0.7."""
     top = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9], dtype=dtype)
     table = metrics.reliability(torch.stack([top, 1 - top], 1), torch.zeros(5, dtype=torch.long))
     assert table.counts.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]
@@ -204,7 +229,7 @@ def test_an_edge_belongs_to_the_bin_above_in_every_dtype(dtype):
 
 @given(predictions(), st.integers(1, 12))
 def test_reliability_table_adds_up(case, n_bins):
-    """Counts, hits and confidence mass of the bins are those of the data; empty bins are nan; ece follows from it."""
+    """Counts, hits and confidence of the bins sum to those of the data, empty bins are NaN, and ece follows from the table."""
     probs, labels = case
     table = metrics.reliability(probs, labels, n_bins)
     full = table.counts > 0
@@ -213,7 +238,7 @@ def test_reliability_table_adds_up(case, n_bins):
     hits, mass = (table.counts * table.accuracy)[full].sum(), (table.counts * table.confidence)[full].sum()
     assert hits.item() / len(labels) == pytest.approx(1 - metrics.error(probs, labels), abs=EXACT)
     assert mass.item() == pytest.approx(probs.double().amax(1).sum().item(), abs=EXACT * len(labels))
-    slack = 1e-6  # edges are printed in float64, the bins are cut in the dtype of the probabilities
+    slack = 1e-6  # the table has float64 edges, the bins use the dtype of the probabilities
     inside = (table.confidence >= table.lower - slack) & (table.confidence <= table.upper + slack)
     assert bool(inside[full].all())
     gap = (table.counts * (table.accuracy - table.confidence).abs())[full].sum().item()
@@ -222,7 +247,7 @@ def test_reliability_table_adds_up(case, n_bins):
 
 @pytest.mark.parametrize("n", [7, 500, 503])
 def test_adaptive_ece_equals_a_plain_loop(n):
-    """Without ties: numpy.array_split of the sorted examples, averaged bin by bin; fewer examples than bins too."""
+    """Without ties, equal to numpy.array_split of the sorted examples; also with fewer examples than bins."""
     probs, labels = soft_predictions(n)
     confidence = probs.amax(1).numpy()
     order = confidence.argsort()
@@ -233,7 +258,7 @@ def test_adaptive_ece_equals_a_plain_loop(n):
 
 
 def test_classwise_ece_equals_binary_ece_per_class():
-    """The definition, class by class, with a plain loop over bins; class 9 never occurs."""
+    """The definition as a plain loop over classes and bins; class 9 has no examples."""
     probs, labels = soft_predictions()
     labels = labels.clamp_max(8)
     total = 0.0
@@ -249,7 +274,7 @@ def test_classwise_ece_equals_binary_ece_per_class():
 
 @pytest.mark.parametrize("true_temperature", [0.5, 1.0, 3.0])
 def test_fit_temperature_finds_the_minimum(true_temperature):
-    """No temperature nearby has a larger log-likelihood; 20,000 labels drawn at T recover it to 5 % (5 standard errors)."""
+    """The result is a local maximum of the likelihood; 20,000 labels drawn at T recover T to 5 % (5 standard errors)."""
     generator = torch.Generator().manual_seed(1)
     logits = 2 * torch.randn(20_000, 5, generator=generator, dtype=torch.float64)
     labels = torch.multinomial((logits / true_temperature).softmax(1), 1, generator=generator).squeeze(1)
@@ -265,14 +290,14 @@ def test_fit_temperature_finds_the_minimum(true_temperature):
 
 
 def test_fit_temperature_without_a_minimum_stays_in_its_range():
-    """Always right -> the coldest, always wrong -> the hottest allowed temperature; -inf log-probabilities are no harm."""
+    """Always right gives the lowest, always wrong the highest temperature; log-probabilities may be -inf."""
     log_probs = torch.tensor([[0.0, -math.inf], [-0.1, -2.0]])
     assert metrics.fit_temperature(log_probs, torch.tensor([0, 0])) == 1e-2
     assert metrics.fit_temperature(log_probs, torch.tensor([1, 1])) == 1e2
 
 
 def test_conformal_threshold_by_hand():
-    """n = 9, alpha = 0.1: rank ceil(10 * 0.9) = 9, the largest score; one example fewer and the level is out of reach."""
+    """n = 9, alpha = 0.1: rank ceil(10 * 0.9) = 9, the largest score; with 8 examples the level cannot be reached."""
     p = torch.linspace(0.1, 0.9, 9, dtype=torch.float64)
     probs, labels = torch.stack([p, 1 - p], 1), torch.zeros(9, dtype=torch.long)
     assert metrics.conformal_threshold(probs, labels, 0.1) == pytest.approx(0.9, abs=EXACT)
@@ -283,7 +308,7 @@ def test_conformal_threshold_by_hand():
 
 @given(predictions(), st.sampled_from([0.05, 0.1, 0.3, 0.5]))
 def test_conformal_sets_cover_the_calibration_data(case, alpha):
-    """On the data it was fitted to, the threshold covers at least ceil((n + 1)(1 - alpha)) examples, ties included."""
+    """On the calibration data, the threshold covers at least ceil((n + 1)(1 - alpha)) examples, also with ties."""
     probs, labels = case
     sets = metrics.prediction_sets(probs, metrics.conformal_threshold(probs, labels, alpha))
     covered = int(sets[torch.arange(len(labels)), labels].sum())
@@ -291,7 +316,7 @@ def test_conformal_sets_cover_the_calibration_data(case, alpha):
 
 
 def test_conformal_coverage_on_fresh_data():
-    """Coverage lies in [1 - alpha, 1 - alpha + 1/(n + 1)] on average; 4000 + 4000 examples: within 4 deviations (0.027)."""
+    """The expected coverage is in [1 - alpha, 1 - alpha + 1/(n + 1)]; 4000 + 4000 examples: within 4 deviations (0.027)."""
     probs, labels = soft_predictions(8000)
     threshold = metrics.conformal_threshold(probs[:4000], labels[:4000], 0.1)
     hit = metrics.prediction_sets(probs[4000:], threshold)[torch.arange(4000), labels[4000:]]
@@ -303,7 +328,7 @@ def test_conformal_coverage_on_fresh_data():
 
 @given(predictions(max_examples=6))
 def test_risk_coverage_is_the_expectation_over_the_order_of_ties(case):
-    """Reference: the average over all orders of the examples that are sorted by confidence."""
+    """Reference: the average over all permutations that are sorted by confidence."""
     probs, labels = case
     confidence = probs.amax(1).tolist()
     wrong = [metrics.error(probs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))]
@@ -321,7 +346,7 @@ def test_risk_coverage_is_the_expectation_over_the_order_of_ties(case):
 
 
 def test_risk_coverage_takes_another_confidence():
-    """Ranked by an oracle that knows the errors, the risk is 0 until only errors remain."""
+    """If the confidence is an oracle for the errors, the risk is 0 until only errors remain."""
     probs, labels = soft_predictions(200)
     right = (probs.argmax(1) == labels).double()
     curve = metrics.risk_coverage(probs, labels, confidence=right)
@@ -330,7 +355,7 @@ def test_risk_coverage_takes_another_confidence():
 
 
 def test_misclassification_auroc_equals_scikit_learn():
-    """Largest probability, and minus the entropy, as the score of being right."""
+    """The score is the largest probability or the negative entropy."""
     probs, labels = soft_predictions()
     right = (probs.argmax(1) == labels).numpy()
     oracle = sklearn_metrics.roc_auc_score(right, probs.amax(1).numpy())
@@ -342,22 +367,22 @@ def test_misclassification_auroc_equals_scikit_learn():
 
 @given(predictions())
 def test_confidence_curve_equals_its_definition(case):
-    """count(max p >= tau) and the accuracy among them, by a loop in the dtype of the probabilities; nan where none."""
+    """Number and accuracy of the predictions with max p >= tau, by a loop in the dtype of the probabilities."""
     probs, labels = case
     curve = metrics.confidence_curve(probs, labels)
     top, right = probs.amax(1), probs.argmax(1) == labels
     for k in (0, 25, 33, 34, 50, 67, 75, 99, 100):
-        kept = top >= torch.tensor(k / 100, dtype=probs.dtype)
+        retained = top >= torch.tensor(k / 100, dtype=probs.dtype)
         assert curve.threshold[k] == k / 100
-        assert curve.counts[k] == kept.sum()
-        # argmax breaks ties by itself, so compare only where the maximum is unique
+        assert curve.counts[k] == retained.sum()
+        # argmax may break ties differently, so compare only if the maximum is unique
         if bool(((probs == top[:, None]).sum(1) == 1).all()):
-            expected = right[kept].double().mean().item()
+            expected = right[retained].double().mean().item()
             assert curve.accuracy[k].item() == pytest.approx(expected, abs=EXACT, nan_ok=True)
 
 
 def test_rejection_curve_equals_a_plain_loop():
-    """The protocol on unequal sizes without ties: pool, count OOD as wrong, sort by entropy, reject from the top."""
+    """The definition for sets of unequal size without ties: pool, count OOD as wrong, sort by entropy, reject the largest."""
     probs, labels = soft_predictions(300)
     outside = soft_predictions(417, seed=1)[0]
     pooled = torch.cat([probs, outside])
@@ -367,18 +392,18 @@ def test_rejection_curve_equals_a_plain_loop():
     assert len(curve.rejected) == 200
     assert curve.rejected[-1].item() == pytest.approx(0.995, abs=EXACT)
     for k in range(200):
-        kept = 717 - k * 717 // 200
-        assert curve.accuracy[k].item() == pytest.approx(1 - wrong[:kept].mean(), abs=EXACT)
+        retained = 717 - k * 717 // 200
+        assert curve.accuracy[k].item() == pytest.approx(1 - wrong[:retained].mean(), abs=EXACT)
 
 
 def test_rejection_of_certain_ood_points_cannot_help():
-    """All entropies 0: the accuracy is the share of right in-distribution points at every rejection rate."""
+    """If all entropies are 0, the accuracy is the share of correct in-distribution points at every rejection rate."""
     curve = metrics.rejection_curve(torch.eye(2), torch.tensor([0, 0]), torch.eye(2))
     torch.testing.assert_close(curve.accuracy, torch.full((200,), 0.25, dtype=torch.float64), atol=EXACT, rtol=0)
 
 
 def test_entropy_histogram_equals_numpy():
-    """numpy.histogram has the same [lo, hi) bins with the last one closed; the largest entropy of 10 classes fits."""
+    """numpy.histogram has the same bins [lo, hi) with the last one closed; the range includes ln 10."""
     values = metrics.entropy(soft_predictions(1000)[0])
     values = torch.cat([values, torch.tensor([0.0, 2.5, math.log(10)], dtype=torch.float64)])
     histogram = metrics.entropy_histogram(values)
@@ -388,7 +413,7 @@ def test_entropy_histogram_equals_numpy():
     assert metrics.entropy_histogram(torch.tensor([3.2]), upper=4).counts.sum() == 1
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.mark.no_typecheck
@@ -406,11 +431,12 @@ def test_entropy_histogram_equals_numpy():
         (torch.tensor([0.5, 0.5]), torch.tensor([0]), "dimension"),
         (torch.tensor([[1, 0]]), torch.tensor([0]), "floating"),
         (torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), "empty"),
-        (np.array([[0.5, 0.5]]), torch.tensor([0]), "torch.Tensor"),
+        ([[0.5, 0.5]], torch.tensor([0]), "torch.Tensor"),
+        (np.array([["0.5", "0.5"]]), torch.tensor([0]), "torch.Tensor"),
     ],
 )
 def test_bad_predictions_are_refused(probs, labels, match):
-    """Every metric of (probs, labels) refuses what is not a prediction and says what is allowed."""
+    """Every metric of (probs, labels) rejects invalid predictions with a message that states the requirement."""
     for function in (*SCALARS, metrics.reliability, metrics.risk_coverage, metrics.confidence_curve):
         with pytest.raises(InputError, match=match):
             function(probs, labels)
@@ -434,14 +460,14 @@ def test_bad_predictions_are_refused(probs, labels, match):
     ],
 )
 def test_bad_options_are_refused(call, match):
-    """Options out of range name themselves in the message."""
+    """The message names the option that is out of range."""
     with pytest.raises(InputError, match=match):
         call(torch.tensor([[0.5, 0.5], [0.2, 0.8]]), torch.tensor([0, 1]))
 
 
 @pytest.mark.gpu
 def test_a_cuda_device_gives_the_same_numbers():
-    """Same float64 arithmetic on the device, labels left on the CPU; sums may be ordered differently (1e-12)."""
+    """The same float64 arithmetic with labels on the CPU; sums may be ordered differently (1e-12)."""
     probs, labels = soft_predictions(2000)
     for function in SCALARS:
         assert function(probs.cuda(), labels) == pytest.approx(function(probs, labels), abs=EXACT)

@@ -1,4 +1,4 @@
-"""Fields, reference solutions and written-out oracles that the solver tests share."""
+"""Fields, reference solutions and plain reference implementations shared by the solver tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METHODS = (*ADAPTIVE, "rk4", "euler")
 
 
 class Counted:
-    """A field that counts its calls from outside the solver."""
+    """A field that counts its calls, independently of the solver."""
 
     def __init__(self, f: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.f, self.calls = f, 0
@@ -32,22 +32,22 @@ class Counted:
 
 
 def per_sample_time(t: Tensor, y: Tensor) -> Tensor:
-    """The time, shaped so that it multiplies a state of any shape whether it is 0-dim or (B,)."""
+    """Reshape a 0-dim or (B,) time so that it broadcasts with a state of any shape."""
     return t if t.ndim == 0 else t.reshape(-1, *[1] * (y.ndim - 1))
 
 
 def swirl(t: Tensor, y: Tensor) -> Tensor:
-    """A smooth, nonlinear field that depends on the time, element-wise: every sample is its own problem."""
+    """A smooth, nonlinear, time-dependent, element-wise field: samples are independent problems."""
     return torch.sin(y + per_sample_time(t, y)) - 0.1 * y**3
 
 
 def stiffness(rate: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """Decay to a moving target: the larger the rate, the more steps."""
+    """Decay towards a moving target; a larger rate needs more steps."""
     return lambda t, y: -rate * (y - torch.cos(per_sample_time(t, y)))
 
 
 class MLPField(nn.Module):
-    """A small network with the time as an input, optionally with a BatchNorm whose statistics move in train mode."""
+    """A small network that takes the time as an input, optionally with BatchNorm, whose statistics change in train mode."""
 
     def __init__(self, dim: int = 3, width: int = 8, batch_norm: bool = False, gain: float = 1.0) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class MLPField(nn.Module):
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem of Hull, Enright, Fellen, Sedgwick, Comparing numerical methods for ODEs, SIAM J. Numer. Anal. 9 (1972)."""
+    """A test problem of Hull, Enright, Fellen, Sedgwick, Comparing numerical methods for ODEs, SIAM J. Numer. Anal. 9 (1972)."""
 
     name: str
     f: Callable[[Tensor, Tensor], Tensor]
@@ -72,7 +72,7 @@ class Problem:
 
     @functools.cache  # noqa: B019  (a handful of module-level problems)
     def reference(self, times: tuple[float, ...]) -> np.ndarray:
-        """(S, n) by scipy's DOP853, whose error at this tolerance is far below any the tests look at."""
+        """Solution (S, n) by scipy's DOP853, whose error at this tolerance is negligible in the tests."""
 
         def numpy_field(t: float, y: np.ndarray) -> np.ndarray:
             return self.f(torch.tensor(t, dtype=F64), torch.from_numpy(y)[None])[0].numpy()
@@ -118,9 +118,9 @@ DETEST = (
 def rk_oracle(
     f: Callable[[Tensor, Tensor], Tensor], tableau: ButcherTableau, y: Tensor, edges: Sequence[float], times: Tensor
 ) -> Tensor:
-    """A plain Runge-Kutta loop with plain autograd: every time by the polynomial of the step that holds it, no chunks, no FSAL.
+    """A plain Runge-Kutta loop with plain autograd and without chunks or FSAL.
 
-    The interpolant starts from the state at the left edge of its step, where the solver sums all stages from the start.
+    Each time is interpolated from the state at the left edge of its step, whereas the solver sums all stages from the start.
     """
     rows: list[list[Tensor | None]] = [[None] * (times.shape[1] if times.ndim == 2 else 1) for _ in times]
     for m, (left, right) in enumerate(itertools.pairwise(edges)):

@@ -1,4 +1,4 @@
-"""Batches side by side, against `odesolve` of each batch alone."""
+"""Several batches solved together, compared with `odesolve` of each batch alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ltnode.ode import SolverError, Status, odesolve, odesolve_batches
 
 
 def field(t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Non-linear, depends on time, and much faster where the state is large: batches need different numbers of steps."""
+    """A nonlinear, time-dependent field that is stiffer for large states, so that batches need different numbers of steps."""
     when = t.reshape(-1, 1) if t.ndim else t
     return torch.sin(3 * when) * y.flip(1) - y * y.abs() + torch.cos(when)
 
@@ -33,7 +33,7 @@ def states_of(sizes: list[float], size: int, seed: int) -> torch.Tensor:
 def test_every_batch_takes_the_steps_that_it_takes_alone(
     sizes: list[float], size: int, per_input: bool, method: str, clip_last: bool, seed: int
 ):
-    """States and counts of work; float64 sums in another order, relative to states of up to 100."""
+    """States and statistics agree; float64 sums in another order, relative to states of up to 100."""
     y0 = states_of(sizes, size, seed)
     times = 2 * torch.rand(4, len(y0) if per_input else 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     times = times if per_input else times[:, 0]
@@ -49,7 +49,7 @@ def test_every_batch_takes_the_steps_that_it_takes_alone(
 
 
 def test_a_batch_that_is_done_waits_for_the_others():
-    """One of them needs many steps and rejects some; more steps than the dense output keeps at a time."""
+    """One batch needs many steps, rejects some, and exceeds one chunk of the dense output."""
     y0 = states_of([0.01, 300.0], 2, 0)
     states, (few, many) = odesolve_batches(field, y0, torch.tensor([0.5, 3.0]), 2, 1e-7, 1e-7)
     assert few.n_accepted < many.n_accepted and many.n_accepted > 8 and many.n_rejected > 0
@@ -57,7 +57,7 @@ def test_a_batch_that_is_done_waits_for_the_others():
 
 
 def test_a_trial_that_is_not_finite_leaves_no_trace():
-    """The field overflows beyond a state of 2, where the first trial lands: the step is rejected, and the rest is as alone."""
+    """The first trial reaches a state beyond 2, where the field overflows: it is rejected, and the solution is unaffected."""
 
     def steep(t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(y.abs() < 2, torch.ones_like(y), torch.full_like(y, torch.inf))
@@ -68,7 +68,7 @@ def test_a_trial_that_is_not_finite_leaves_no_trace():
     assert torch.allclose(states[0], y0 + 0.09)
 
 
-def test_a_batch_that_fails_names_its_reason():
+def test_a_failing_batch_raises_with_its_status():
     with pytest.raises(SolverError) as caught:
         odesolve_batches(lambda t, y: y * y, torch.tensor([[0.1], [1.0]]), torch.tensor([5.0]), 1, 1e-6, 1e-6)
     assert caught.value.status in (Status.STEP_UNDERFLOW, Status.NON_FINITE, Status.MAX_STEPS)
@@ -81,7 +81,7 @@ def test_a_batch_that_fails_names_its_reason():
 
 
 def test_wrong_sizes_and_methods_are_refused():
-    with pytest.raises(InputError, match="batches of 2"):
+    with pytest.raises(InputError, match="batch size 2, not 3"):
         odesolve_batches(field, torch.ones(3, 3), torch.tensor([1.0]), 2)
     for times in ([-1.0], [torch.nan]):
         with pytest.raises(InputError, match="times"):

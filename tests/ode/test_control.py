@@ -1,4 +1,4 @@
-"""Step-size control: factor limits, the starting step, and the loop with scripted steppers."""
+"""Step-size control: limits of the factor, the starting step, and the loop with scripted error norms."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOPRI = Controller(error_order=4)
 
 
 class Script:
-    """A stepper that plays back error norms and notes what the loop asked for."""
+    """A stub that returns given error norms and records the trial steps of the loop."""
 
     def __init__(self, norms: list[float]) -> None:
         self.norms = iter(norms)
@@ -45,12 +45,12 @@ def _factor(norm: float, controller: Controller = DOPRI) -> float:
 @pytest.mark.parametrize(
     ("norm", "factor"),
     [
-        (0.0, 10.0),  # nothing to see: grow by the limit
+        (0.0, 10.0),  # no error: the largest growth
         (1e-12, 10.0),
-        (0.9**5 * 0.5**5, 2.0),  # .9 E^(-1/5) between the limits
-        (0.9**5, 1.0),  # exactly the size that safety asks for
-        (0.999999999999, 1.0),  # accepted: never smaller
-        (1.0, 0.9),  # rejected: at least the safety factor smaller
+        (0.9**5 * 0.5**5, 2.0),  # 0.9 E^(-1/5) between the limits
+        (0.9**5, 1.0),  # exactly the size that the safety factor allows
+        (0.999999999999, 1.0),  # accepted: never shrinks
+        (1.0, 0.9),  # rejected: shrinks at least by the safety factor
         (32.0, 0.45),
         (1e12, 0.2),
         (math.inf, 0.2),
@@ -58,13 +58,13 @@ def _factor(norm: float, controller: Controller = DOPRI) -> float:
     ],
 )
 def test_factor_of_the_next_step(norm: float, factor: float) -> None:
-    """clip(.9 E^(-1/5)) to [1, 10] after an acceptance and to [.2, .9] after a rejection; computed by hand, float64."""
+    """0.9 E^(-1/5), clipped to [1, 10] after an acceptance and to [0.2, 0.9] after a rejection; computed by hand in float64."""
     assert _factor(norm) == pytest.approx(factor, rel=1e-12)
 
 
 @given(st.floats(0, 1e6, allow_nan=False), st.sampled_from([2, 4]))
 def test_factor_is_monotone_and_within_its_limits(norm: float, order: int) -> None:
-    """A larger error never asks for a larger step, whatever the order of the estimate."""
+    """A larger error never gives a larger step, for any order of the error estimate."""
     controller = Controller(order)
     factor, worse = _factor(norm, controller), _factor(norm * 1.5 + 1e-9, controller)
     assert worse <= factor
@@ -99,7 +99,7 @@ def test_starting_step_equals_that_of_scipy(problem, method: str) -> None:
 
 
 def test_starting_step_per_sample_is_that_of_each_sample_alone() -> None:
-    y = torch.tensor([[1.0, 2.0], [30.0, 0.1], [0.0, 0.0]], dtype=F64)  # the last one with the rule for a tiny state
+    y = torch.tensor([[1.0, 2.0], [30.0, 0.1], [0.0, 0.0]], dtype=F64)  # the last sample uses the rule for tiny states
     t = torch.zeros(3, dtype=F64)
     together = initial_step(swirl, TABLEAUS["dopri5"], t, y, swirl(t, y), 1e-3, 1e-3, per_sample=True)
     for b in range(3):
@@ -120,14 +120,14 @@ def test_starting_step_per_sample_is_that_of_each_sample_alone() -> None:
     ids=["nan", "inf", "huge", "zero"],
 )
 def test_starting_step_is_a_positive_number_for_any_finite_start(field) -> None:
-    """A NaN or a zero would keep the loop busy until its step limit instead of ending with the right status."""
+    """With a step of NaN or zero the loop would run into its step limit instead of ending with the right status."""
     y = torch.ones(2, 3)
     h = initial_step(field, TABLEAUS["dopri5"], 0.0, y, field(torch.tensor(0.0), y), 1e-2, 1e-2, per_sample=False)
     assert 0.0 < float(h) < math.inf
 
 
 def test_loop_counts_steps_and_rejections_exactly() -> None:
-    """Scripted norms, sizes by hand: .2 accepted, x2; .4 rejected, x.45; .18 accepted three times, x1; the last .1 clipped."""
+    """Sizes computed by hand: 0.2 accepted, x2; 0.4 rejected, x0.45; 0.18 accepted three times, x1; the last 0.1 is clipped."""
     keep = 0.9**5
     stepper = Script([keep * 0.5**5, 32.0, keep, keep, keep, keep])
     edges, norms, status, rejected = adaptive_loop(stepper, 0.0, 0.84, 0.2, DOPRI, Tolerance())
@@ -146,35 +146,35 @@ def test_loop_clips_the_last_step_to_the_end() -> None:
 
 
 def test_loop_overshoots_when_told_not_to_clip() -> None:
-    """The paper's rule: steps are never clipped, the last one passes the end and interpolation goes back."""
+    """The paper's rule: the last step is not clipped, and the state at the end is interpolated."""
     stepper = Script([0.9**5] * 3)
     edges, *_ = adaptive_loop(stepper, 0.0, 3.0, 1.25, DOPRI, Tolerance(clip_last=False))
     assert edges == pytest.approx([0.0, 1.25, 2.5, 3.75], rel=1e-9)
 
 
 def test_loop_leaves_no_sliver_before_the_end() -> None:
-    """A remainder within rounding (1e-10 of a step) is taken along instead of costing a step of its own."""
+    """A remainder at rounding level (1e-10 of a step) is merged into the last step."""
     stepper = Script([0.9**5])
     edges, *_ = adaptive_loop(stepper, 0.0, 1.0, 1.0 - 1e-12, DOPRI, Tolerance())
     assert edges == [0.0, 1.0]
 
 
 def test_loop_shrinks_from_the_clipped_size_after_a_rejection() -> None:
-    """The rejected trial was the clipped one, so the next is a share of it and not of the size before the clip."""
+    """The rejected trial was clipped, so the next size is a fraction of the clipped size."""
     stepper = Script([1e12, 0.0, 0.0])
     adaptive_loop(stepper, 0.0, 1.0, 50.0, DOPRI, Tolerance())
     assert stepper.sizes == pytest.approx([1.0, 0.2, 0.8])
 
 
 def test_loop_never_shrinks_after_an_acceptance() -> None:
-    """Also just below the limit, where single precision would round the norm to 1 and the factor to .9."""
+    """This holds also just below the limit, where float32 would round the norm to 1 and the factor to 0.9."""
     stepper = Script([1 - 1e-9] * 4)
     adaptive_loop(stepper, 0.0, 4.0, 1.0, DOPRI, Tolerance())
     assert stepper.sizes == pytest.approx([1.0] * 4, rel=1e-12)
 
 
 def test_loop_counts_trials_against_its_limit() -> None:
-    """Four trials allowed, one of them rejected: three accepted edges, and nothing is tried after that."""
+    """With four trials allowed and one rejected, three steps are accepted and no further trial is made."""
     stepper = Script([0.9**5, 1.0, 0.9**5, 0.9**5])
     edges, norms, status, rejected = adaptive_loop(stepper, 0.0, 100.0, 1.0, DOPRI, Tolerance(max_steps=4))
     assert status is Status.MAX_STEPS
@@ -185,21 +185,21 @@ def test_loop_counts_trials_against_its_limit() -> None:
     ("norm", "status"), [(1e9, Status.STEP_UNDERFLOW), (math.nan, Status.NON_FINITE), (math.inf, Status.NON_FINITE)]
 )
 def test_loop_gives_up_when_the_step_is_too_small_for_the_time(norm: float, status: Status) -> None:
-    """Every trial fails by far: .2 each from .1 down to 16 eps, that is ceil(log(.1 / 3.6e-15) / log 5) = 20 trials."""
+    """Every trial shrinks by 0.2, from 0.1 down to 16 eps: ceil(log(0.1 / 3.6e-15) / log 5) = 20 trials."""
     stepper = Script([norm] * 100)
     edges, norms, got, rejected = adaptive_loop(stepper, 0.0, 1.0, 0.1, DOPRI, Tolerance())
     assert (got, edges, norms, rejected) == (status, [0.0], [], 20)
 
 
 def test_loop_starts_with_a_step_that_moves_the_time() -> None:
-    """A starting step far below the resolution of t would give edges that are equal."""
+    """A starting step below the resolution of t would give equal edges."""
     stepper = Script([0.0] * 30)
     edges, *_ = adaptive_loop(stepper, 1000.0, 1001.0, 1e-20, DOPRI, Tolerance())
     assert all(b > a for a, b in itertools.pairwise(edges))
 
 
 def test_small_change_rule_accepts_only_when_asked_for() -> None:
-    """Compatibility rule of the published code: a failed step whose size would change by less than the share passes."""
+    """Compatibility with the published code: a failed step whose size would change by less than the fraction is accepted."""
     stepper = Script([1.01, 0.0, 0.0])
     edges, norms, _, rejected = adaptive_loop(stepper, 0.0, 1.0, 0.5, DOPRI, Tolerance(accept_small_change=0.11))
     assert (len(edges), norms[0], rejected) == (4, 1.01, 0)
@@ -210,8 +210,8 @@ def test_small_change_rule_accepts_only_when_asked_for() -> None:
 
 
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=40), st.floats(1e-3, 2.0))
-def test_loop_keeps_its_books(norms: list[float], h: float) -> None:
-    """For any sequence of error norms: edges increase, one norm < 1 per accepted step, trials add up, commits match edges."""
+def test_loop_bookkeeping_is_consistent(norms: list[float], h: float) -> None:
+    """For any error norms: edges increase, each accepted step has one norm < 1, trials add up, and commits match the edges."""
     stepper = Script([*norms, *[0.0] * 40])
     edges, accepted, status, rejected = adaptive_loop(stepper, 0.0, 1.0, h, DOPRI, Tolerance())
     assert status is Status.OK

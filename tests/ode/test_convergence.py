@@ -1,4 +1,4 @@
-"""Order of every method and of its dense output, by regression of log error on log step size."""
+"""Convergence order of every method and of its dense output, by regression of log error on log step size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from scipy.integrate import solve_ivp
 from ltnode.ode import odesolve
 
 _T = 4.0
-_THETA = (0.11, 0.27, 0.41, 0.63, 0.79, 0.93)  # inside every step, where only the interpolant is at work
+_THETA = (0.11, 0.27, 0.41, 0.63, 0.79, 0.93)  # inside every step, where the error of the interpolant dominates
 
 
 def _field(t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Logistic growth at a swinging rate: nonlinear, dependent on the time, and its fifth-order error terms do not cancel."""
+    """Logistic growth with an oscillating rate: nonlinear, time-dependent, with fifth-order error terms that do not cancel."""
     return torch.cos(t) * y - y * y
 
 
@@ -26,7 +26,7 @@ _REFERENCE = solve_ivp(
     method="DOP853",
     rtol=2.5e-14,
     atol=1e-14,
-    max_step=0.02,  # so that its own dense output (order 7) is exact to 1e-14 too
+    max_step=0.02,  # so that the dense output of the reference (order 7) is also exact to 1e-14
     dense_output=True,
 ).sol
 
@@ -54,7 +54,7 @@ _ORDERS = {"dopri5": 5, "tsit5": 5, "bosh3": 3, "rk4": 4, "euler": 1}
 def test_the_steps_converge_with_the_order_of_the_method(method: str) -> None:
     """Global error at the edges of a fixed grid against DOP853 at 1e-14.
 
-    A fitted slope of a clean power law over a factor 3 in the step is within .3 of the order (next term of the expansion).
+    Over a factor of 3 in the step size the fitted slope is within 0.3 of the order; the next term of the expansion explains that.
     """
     assert _order(method, inside=False) == pytest.approx(_ORDERS[method], abs=0.3)
 
@@ -63,14 +63,14 @@ def test_the_steps_converge_with_the_order_of_the_method(method: str) -> None:
 def test_the_dense_output_converges_with_the_order_of_the_method(method: str) -> None:
     """Error inside the steps, on the same grids.
 
-    Each interpolant has a local error of one power more than the global error needs: Dopri5's and Tsit5's own quartics O(h^5),
-    the cubic Hermite polynomials of Bosh3 and RK4 O(h^4), the chord of Euler O(h^2). So no order is lost between the edges.
+    No order is lost between the edges, because the local errors of the interpolants are O(h^5) for the quartics of Dopri5 and
+    Tsit5, O(h^4) for the cubic Hermite polynomials of Bosh3 and RK4, and O(h^2) for the chord of Euler.
     """
     assert _order(method, inside=True) == pytest.approx(_ORDERS[method], abs=0.3)
 
 
 def test_the_k2_slip_loses_the_order_of_the_dense_output() -> None:
-    """With stage 2 in place of stage 7 as end slope the error inside a step is O(h^2): the test above would fail on it."""
+    """With stage 2 instead of stage 7 as end slope the error inside a step is O(h^2), which the test above would detect."""
     assert _order("dopri5_aca", inside=False) == pytest.approx(5, abs=0.3)  # the steps themselves are those of Dopri5
     assert _order("dopri5_aca", inside=True) < 3
 
@@ -79,9 +79,9 @@ def test_the_k2_slip_loses_the_order_of_the_dense_output() -> None:
     ("method", "tolerances"), [("dopri5", (1e-4, 1e-6, 1e-8)), ("tsit5", (1e-4, 1e-6, 1e-8)), ("bosh3", (1e-3, 1e-4, 1e-5))]
 )
 def test_adaptive_error_falls_with_the_tolerance(method: str, tolerances: tuple[float, ...]) -> None:
-    """Tolerance proportionality: the global error of adaptive steps stays within 20 times the tolerance at every one.
+    """Tolerance proportionality: the global error of adaptive steps stays below 20 times the tolerance.
 
-    Errors of several steps add up over a time of 4, with the field's own amplification; 20 leaves that room.
+    The factor of 20 allows for the sum of the errors of several steps and for their amplification by the field.
     """
     times = torch.linspace(0.05, _T, 23, dtype=F64)
     expected = _REFERENCE(times.numpy()).T

@@ -1,4 +1,4 @@
-"""Dense output: weights, edges, chunks."""
+"""Dense output: weights, times on edges, chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ltnode.ode.step import take_step
 
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_sum_to_the_time_passed(method: str) -> None:
-    """For the field 1 the state is y0 + T, so the weights of all stages sum to T; Tsit5 is given with 16 digits, so 1e-13."""
+    """For f = 1 the state is y0 + T, so the weights sum to T; Tsit5 is published with 16 digits, hence 1e-13."""
     edges = torch.tensor([0.0, 0.3, 1.0, 1.7], dtype=F64)
     times = torch.linspace(0.0, 1.7, 18, dtype=F64)
     weights = dense_weights(TABLEAUS[method], edges, times)
@@ -29,7 +29,7 @@ def test_weights_sum_to_the_time_passed(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_at_an_edge_are_the_whole_steps_before_it(method: str) -> None:
-    """At an edge the interpolant has reached the new state: b for every step before, nothing of the steps after."""
+    """At an edge the interpolant equals the new state: weights b for every earlier step and zero for later ones."""
     tableau = TABLEAUS[method]
     edges = torch.tensor([0.0, 0.3, 1.0, 1.7], dtype=F64)
     weights = dense_weights(tableau, edges, edges)
@@ -41,7 +41,7 @@ def test_weights_at_an_edge_are_the_whole_steps_before_it(method: str) -> None:
 
 def test_per_sample_weights_are_those_of_each_sample_alone() -> None:
     tableau = TABLEAUS["dopri5"]
-    edges = torch.tensor([[0.0, 0.0], [0.5, 0.2], [1.0, 0.2]], dtype=F64)  # the second sample waits: a step of length zero
+    edges = torch.tensor([[0.0, 0.0], [0.5, 0.2], [1.0, 0.2]], dtype=F64)  # the second sample takes a step of length zero
     times = torch.tensor([[0.7, 0.1], [0.5, 0.2]], dtype=F64)
     weights = dense_weights(tableau, edges, times)
     assert weights.shape == (2, 2, 2, 7)
@@ -51,9 +51,9 @@ def test_per_sample_weights_are_those_of_each_sample_alone() -> None:
 
 
 def test_every_time_has_its_derivative_from_exactly_one_step() -> None:
-    """On an edge the step that ends there: dy/dT is the field at the edge, for T on edges and at the start alike.
+    """A time on an edge belongs to the step that ends there, so dy/dT is the field at every edge, including the start.
 
-    Reference: the field itself at the returned state. Dopri5's interpolant has the right end slopes, so 1e-12.
+    Reference: the field at the returned state. The end slopes of Dopri5's interpolant are exact, hence 1e-12.
     """
     edges = [0.0, 0.4, 1.1]
     times = torch.tensor([0.0, 0.4, 1.1], dtype=F64, requires_grad=True)
@@ -65,7 +65,7 @@ def test_every_time_has_its_derivative_from_exactly_one_step() -> None:
 
 
 def test_a_sample_that_takes_no_step_still_has_its_slope_in_time() -> None:
-    """Sample 1 ends at t0, so all its steps have length zero; dy/dT there is the field, not 0."""
+    """Sample 1 ends at t0, so all its steps have length zero; its dy/dT is the field and not 0."""
     edges = torch.tensor([[0.0, 0.0], [0.5, 0.0]], dtype=F64)
     times = torch.tensor([[0.3, 0.0]], dtype=F64, requires_grad=True)
     y0 = torch.tensor([[0.7], [0.2]], dtype=F64)
@@ -96,7 +96,7 @@ def _in_chunks(edges: list[float], times: torch.Tensor, y0: torch.Tensor, chunk:
 @pytest.mark.parametrize("shape", [(9,), (9, 4)], ids=["shared", "per sample"])
 @pytest.mark.parametrize("n_steps", [1, 8, 9, 16, 17, 23])
 def test_chunks_change_nothing(shape: tuple[int, ...], n_steps: int) -> None:
-    """Chunks of 1, 3 and 8 steps against a single one, for step counts around the multiples; rounding only, so 1e-12."""
+    """Chunks of 1, 3 and 8 steps agree with a single chunk, for step counts around their multiples; rounding: 1e-12."""
     edges = torch.linspace(0.0, 2.0, n_steps + 1, dtype=F64).tolist()
     y0, times = torch.randn(4, 3, dtype=F64), 2 * torch.rand(shape, dtype=F64)
     times.view(-1)[:4] = torch.tensor([0.0, 2.0, edges[1], edges[n_steps // 2]], dtype=F64)
@@ -108,9 +108,9 @@ def test_chunks_change_nothing(shape: tuple[int, ...], n_steps: int) -> None:
 
 @given(st.lists(st.floats(0.1, 1.0), min_size=9, max_size=17))
 def test_no_time_falls_between_two_chunks(lengths: list[float]) -> None:
-    """Fast growing steps, asked for at each edge: every time belongs to exactly one chunk, so none is NaN.
+    """With rapidly growing steps and times at all edges, every time belongs to exactly one chunk, so no state is NaN.
 
-    The reference has no chunks; the field is bounded by 1, so the states are by T, and rounding by 1e-12 of that.
+    The reference has no chunks. The field is bounded by 1 and the state by T, hence 1e-12 T.
     """
     edges = (torch.tensor([0.0, *lengths], dtype=F64) * 2.5 ** torch.arange(len(lengths) + 1)).cumsum(0)
     y0 = torch.tensor([[0.3]], dtype=F64)
@@ -127,7 +127,7 @@ def test_no_time_falls_between_two_chunks(lengths: list[float]) -> None:
 
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_long_adaptive_solve_asked_at_its_own_edges(per_sample: bool) -> None:
-    """A solve over dozens of steps, asked again at its own grid: the states at the edges are those of a plain loop over them."""
+    """A solve of dozens of steps, evaluated at its own edges, agrees with a plain loop over these edges."""
     y0 = torch.randn(3, 2, dtype=F64)
     with torch.no_grad():
         first = odesolve(swirl, y0, [6.0], 1e-8, 1e-8)
@@ -141,7 +141,7 @@ def test_long_adaptive_solve_asked_at_its_own_edges(per_sample: bool) -> None:
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_grid_with_one_sequence_per_sample_serves_shared_times(recompute: bool) -> None:
-    """Eleven steps of each sample's own, times (S,) with S = B: the states are those of each sample on its sequence, 1e-12."""
+    """Per-sample grids of eleven steps and shared times with S = B: each sample agrees with its own solve to 1e-12."""
     grid = torch.stack([torch.linspace(0.0, 1.0, 12, dtype=F64), torch.linspace(0.0, 1.4, 12, dtype=F64)], dim=1)
     y0, times = torch.randn(2, 3, dtype=F64), torch.tensor([0.9, 0.35], dtype=F64)
     sol = odesolve(swirl, y0, times, grid=grid, recompute=recompute)
@@ -151,7 +151,7 @@ def test_a_grid_with_one_sequence_per_sample_serves_shared_times(recompute: bool
 
 
 def test_a_solve_without_graph_keeps_the_stages_of_one_chunk_only() -> None:
-    """Memory does not grow with the number of steps: of 64 steps with 6 new stages each at most 9 steps' stages are alive."""
+    """Memory does not grow with the number of steps: of 64 steps with 6 stages each, at most 9 steps are alive."""
     alive: list[weakref.ref[torch.Tensor]] = []
     most = 0
 

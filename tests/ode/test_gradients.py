@@ -1,4 +1,4 @@
-"""Gradients of the discrete trajectory, and evaluating steps again instead of keeping them."""
+"""Gradients of the discrete trajectory, and recomputation of steps in the backward pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ltnode.ode import TABLEAUS, Solution, TrainingGrid, odesolve
 
 GRID = [0.0, 0.3, 0.8, 1.5]
-SHARED = torch.tensor([0.2, 1.4, 0.05], dtype=F64)  # inside steps, two of them in the first
+SHARED = torch.tensor([0.2, 1.4, 0.05], dtype=F64)  # inside steps, two times in the first step
 OWN = torch.tensor([[0.2, 1.4], [0.9, 0.01]], dtype=F64)
 
 
@@ -24,13 +24,13 @@ def _field_of(weight: Tensor, closure: Tensor) -> Callable[[Tensor, Tensor], Ten
 @pytest.mark.parametrize(
     ("method", "recompute"),
     [*((method, False) for method in METHODS), ("dopri5", True), ("euler", True)],
-    ids=lambda x: x if isinstance(x, str) else ("recomputed" if x else "kept"),
+    ids=lambda x: x if isinstance(x, str) else ("recomputed" if x else "stored"),
 )
 def test_gradcheck_on_a_given_grid(method: str, times: Tensor, recompute: bool) -> None:
     """Analytic against numerical derivatives in float64 with respect to y0, a parameter, a closure tensor and the times.
 
-    torch's gradcheck with its default tolerances (1e-5 absolute, 1e-3 relative for a difference step of 1e-6). Times lie inside
-    steps: at an edge Euler's derivative in time jumps.
+    torch's gradcheck with its default tolerances (1e-5 absolute, 1e-3 relative for a difference step of 1e-6). All times lie
+    inside steps, because Euler's derivative in time is discontinuous at the edges.
     """
 
     def solve(y0: Tensor, weight: Tensor, closure: Tensor, t: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def test_gradcheck_on_a_given_grid(method: str, times: Tensor, recompute: bool) 
 
 @pytest.mark.parametrize("method", ["dopri5", "rk4"])
 def test_second_derivatives_on_a_given_grid(method: str) -> None:
-    """gradgradcheck in y0 and the times: Hessians and penalties on gradients work."""
+    """gradgradcheck in y0 and the times, as needed for Hessians and gradient penalties."""
 
     def solve(y0: Tensor, t: Tensor) -> Tensor:
         return odesolve(swirl, y0, t, method=method, grid=[0.0, 0.4, 0.9]).states
@@ -51,9 +51,9 @@ def test_second_derivatives_on_a_given_grid(method: str) -> None:
     assert torch.autograd.gradgradcheck(solve, (y0.requires_grad_(), t.requires_grad_()))
 
 
-def _gradients(states: Tensor, wanted: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _gradients(states: Tensor, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     weights = torch.linspace(-1.0, 1.0, states.numel(), dtype=states.dtype).reshape(states.shape)
-    return torch.autograd.grad((states * weights).sum(), wanted, retain_graph=True)
+    return torch.autograd.grad((states * weights).sum(), leaves, retain_graph=True)
 
 
 def _assert_same(ours: tuple[Tensor, ...], expected: tuple[Tensor, ...], atol: float = 1e-10) -> None:
@@ -64,15 +64,15 @@ def _assert_same(ours: tuple[Tensor, ...], expected: tuple[Tensor, ...], atol: f
 @pytest.mark.parametrize("own_times", [False, True], ids=["shared times", "own times"])
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_replay_equals_plain_autograd_on_the_same_grid(method: str, own_times: bool) -> None:
-    """Adaptive two-phase solve against a hand-written Runge-Kutta loop over the grid it found, more than one chunk long.
+    """The adaptive two-phase solve agrees with a plain Runge-Kutta loop over the same grid of more than one chunk.
 
-    States and gradients in y0, parameters, times and a closure tensor; the same sums in another order, so 1e-10.
+    States and gradients in y0, parameters, times and a closure tensor; the same sums in another order, hence 1e-10.
     """
     f = MLPField(gain=3.0).double()
     scale = torch.tensor([0.5, 1.0, 2.0], dtype=F64, requires_grad=True)
     y0 = torch.randn(4, 3, dtype=F64, requires_grad=True)
     times = (2 * torch.rand((5, 4) if own_times else (5,), dtype=F64)).requires_grad_()
-    wanted = (y0, scale, times, *f.parameters())
+    leaves = (y0, scale, times, *f.parameters())
 
     def field(t: Tensor, y: Tensor) -> Tensor:
         return scale * f(t, y)
@@ -82,7 +82,7 @@ def test_replay_equals_plain_autograd_on_the_same_grid(method: str, own_times: b
     assert sol.stats.n_accepted > 8
     expected = rk_oracle(field, TABLEAUS[method], y0, sol.grid.tolist(), times)
     torch.testing.assert_close(sol.states, expected, rtol=0, atol=1e-10)
-    _assert_same(_gradients(sol.states, wanted), _gradients(expected, wanted))
+    _assert_same(_gradients(sol.states, leaves), _gradients(expected, leaves))
 
 
 def test_gradient_of_the_adaptive_solve_approaches_the_exact_one() -> None:
@@ -99,7 +99,7 @@ def test_gradient_of_the_adaptive_solve_approaches_the_exact_one() -> None:
 
 
 def test_the_grid_is_a_constant_of_the_gradient() -> None:
-    """A tensor grid that asks for gradients gets none: edges are where the steps are, not part of the model."""
+    """The edges of a tensor grid are constants: they receive no gradient even if they require one."""
     grid = torch.tensor(GRID, dtype=F64, requires_grad=True)
     y0 = torch.ones(1, 1, dtype=F64, requires_grad=True)
     states = odesolve(swirl, y0, [1.2], grid=grid).states
@@ -112,18 +112,23 @@ MODES: dict[str, Solve] = {
     "fixed": lambda f, y, t, r: odesolve(f, y, t, grid=GRID, recompute=r),
     "fixed rk4": lambda f, y, t, r: odesolve(f, y, t, method="rk4", grid=GRID, recompute=r),
     "fixed euler": lambda f, y, t, r: odesolve(f, y, t, method="euler", grid=GRID, recompute=r),
-    "kept": lambda f, y, t, r: odesolve(f, y, t, 1e-6, 1e-6, grid=TrainingGrid(), recompute=r),
+    "training grid": lambda f, y, t, r: odesolve(f, y, t, 1e-6, 1e-6, grid=TrainingGrid(), recompute=r),
 }
 
 
 @pytest.mark.parametrize(
     ("mode", "own_times", "batch_norm"),
-    [*((mode, False, True) for mode in MODES), ("adaptive", True, True), ("kept", True, False), ("fixed euler", True, False)],
+    [
+        *((mode, False, True) for mode in MODES),
+        ("adaptive", True, True),
+        ("training grid", True, False),
+        ("fixed euler", True, False),
+    ],
 )
 def test_recomputed_steps_give_the_same_solution(mode: str, own_times: bool, batch_norm: bool) -> None:
-    """recompute=True against False: states, gradients, grid, statistics and buffers, which move once and not twice.
+    """recompute=True and False give the same states, gradients, grid, statistics and buffers, which are updated only once.
 
-    The same evaluations on the same numbers; sums of the dense output in another order, so 1e-10. Buffers are equal exactly.
+    The evaluations are the same; the dense output is summed in another order, hence 1e-10. Buffers are equal exactly.
     """
     times = 1.5 * torch.rand((4, 6) if own_times else (4,), dtype=F64)
     results = []
@@ -137,17 +142,17 @@ def test_recomputed_steps_give_the_same_solution(mode: str, own_times: bool, bat
         again = _gradients(sol.states, (y0, own, *f.parameters()))  # a second backward pass over the same graph
         _assert_same(grads, again, atol=0)
         results.append((sol, grads, [b.clone() for b in f.buffers()]))
-    (kept, kept_grads, kept_buffers), (again, again_grads, again_buffers) = results
-    torch.testing.assert_close(again.states, kept.states, rtol=0, atol=1e-10)
-    _assert_same(again_grads, kept_grads)
-    assert torch.equal(again.grid, kept.grid)
-    assert again.stats == kept.stats
-    assert all(torch.equal(a, b) for a, b in zip(kept_buffers, again_buffers, strict=True))
-    assert len(kept_buffers) == (3 if batch_norm else 0)
+    (stored, stored_grads, stored_buffers), (again, again_grads, again_buffers) = results
+    torch.testing.assert_close(again.states, stored.states, rtol=0, atol=1e-10)
+    _assert_same(again_grads, stored_grads)
+    assert torch.equal(again.grid, stored.grid)
+    assert again.stats == stored.stats
+    assert all(torch.equal(a, b) for a, b in zip(stored_buffers, again_buffers, strict=True))
+    assert len(stored_buffers) == (3 if batch_norm else 0)
 
 
 class _Drifting(nn.Module):
-    """A field that uses a buffer which every call in train mode moves, as the power iteration of a spectral norm does."""
+    """A field with a buffer that every call in train mode updates, as the power iteration of a spectral norm does."""
 
     drift: Tensor
 
@@ -158,19 +163,19 @@ class _Drifting(nn.Module):
 
     def forward(self, t: Tensor, y: Tensor) -> Tensor:
         if self.training:
-            self.drift = self.drift * 0.99  # a new tensor in place of the old one
+            self.drift = self.drift * 0.99  # replaces the tensor
         return self.weight * self.drift * y
 
 
 def test_recomputed_steps_see_the_buffers_of_their_first_evaluation() -> None:
-    """Gradients would be those of other steps if the second evaluation took the buffers as the whole solve left them."""
+    """Gradients would be wrong if the recomputation used the buffers from the end of the solve."""
     grads = []
     for recompute in (False, True):
         f = _Drifting()
         y0 = torch.ones(2, 1, dtype=F64, requires_grad=True)
         sol = odesolve(f, y0, [0.5, 1.5], grid=GRID, recompute=recompute)
         grads.append(_gradients(sol.states, (y0, f.weight)))
-        assert float(f.drift) == pytest.approx(0.99**19, rel=1e-12)  # 1 + 3 * 6 calls, each counted once
+        assert float(f.drift) == pytest.approx(0.99**19, rel=1e-12)  # 1 + 3 * 6 calls
     _assert_same(grads[1], grads[0])
 
 
@@ -191,16 +196,16 @@ def test_recomputed_steps_draw_the_same_random_numbers() -> None:
 
 
 def _saved_bytes(n_steps: int, recompute: bool) -> int:
-    """Bytes of the distinct storages that the graph of a fixed-grid solve keeps for its backward pass."""
+    """Bytes of the distinct storages that the graph of a fixed-grid solve saves for the backward pass."""
     f = MLPField(dim=16, width=64)
     parameters = {p.untyped_storage().data_ptr() for p in f.parameters()}
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
     tensors = []
 
     def pack(x: Tensor) -> Tensor:
         if x.untyped_storage().data_ptr() not in parameters:
-            kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
-            tensors.append(x)  # a freed storage could lend its address to the next one
+            saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            tensors.append(x)  # otherwise a new storage could reuse the address of a freed one
         return x
 
     y0 = torch.randn(128, 16, requires_grad=True)
@@ -208,14 +213,14 @@ def _saved_bytes(n_steps: int, recompute: bool) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         sol = odesolve(f, y0, [0.4, 1.0], grid=grid, recompute=recompute)
     assert sol.states.requires_grad
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 def test_recomputing_keeps_little_more_than_the_states() -> None:
-    """Saved bytes per extra step, with the parameters left out; the state has 128 x 16 float32 = 8192 bytes.
+    """Saved bytes per additional step, without the parameters; the state has 128 x 16 float32 = 8192 bytes.
 
-    Recomputed: the state and the first stage at each edge, and masks of the dense output: at most 3 states. Kept: besides the
-    stages the activations of six evaluations of a network four times as wide as the state: at least 25 states.
+    With recomputation, each step saves its state, its first stage and masks of the dense output: at most 3 states. Without it,
+    each step saves its stages and the activations of six evaluations of a network four times as wide: at least 25 states.
     """
     state = 128 * 16 * 4
     per_step = {r: (_saved_bytes(40, r) - _saved_bytes(20, r)) / 20 for r in (False, True)}
@@ -223,12 +228,12 @@ def test_recomputing_keeps_little_more_than_the_states() -> None:
     assert per_step[False] > 25 * state
 
 
-def test_recomputing_pays_with_evaluations_in_the_backward_pass_only() -> None:
-    """The statistics count the forward calls; the backward pass makes up to as many again, and none without recomputing."""
+def test_recomputing_costs_evaluations_in_the_backward_pass_only() -> None:
+    """The statistics count forward calls; the backward pass repeats at most as many, and none without recomputation."""
     for recompute in (False, True):
         f = Counted(stiffness(3.0))
         y0 = torch.ones(2, 1, dtype=F64, requires_grad=True)
         sol = odesolve(f, y0, [1.0], grid=[0.0, 0.5, 1.0], recompute=recompute)
         assert f.calls == sol.stats.n_evaluations == 13
         sol.states.sum().backward()
-        assert f.calls == (25 if recompute else 13)  # all but the very first stage, which the graph keeps
+        assert f.calls == (25 if recompute else 13)  # all but the first stage, which the graph stores

@@ -1,4 +1,4 @@
-"""What a solve may move, and what it must leave as it was: buffers, random state, statistics of the work."""
+"""Side effects of a solve on buffers and random state, and its statistics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES = torch.tensor([0.4, 2.0], dtype=F64)
 
 
 class Watched(nn.Module):
-    """A field with a BatchNorm that draws a random number in every call: both tell how often it was called for good."""
+    """A field with BatchNorm and random draws: statistics and random state reveal how many calls were not undone."""
 
     def __init__(self, rate: float = 2.0) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Watched(nn.Module):
 
 
 def _as_replay_alone(solve: Callable[[Watched], object], f: Watched, grid: Tensor, y0: Tensor) -> None:
-    """Buffers and random state after the solve are those of a single pass over its grid."""
+    """Check that buffers and random state after the solve equal those after a single pass over its grid."""
     copy = Watched(f.rate)
     copy.load_state_dict(f.state_dict())
     random = torch.get_rng_state()
@@ -51,9 +51,9 @@ def _as_replay_alone(solve: Callable[[Watched], object], f: Watched, grid: Tenso
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no_grad"])
 @pytest.mark.parametrize("rate", [2.0, 60.0], ids=["smooth", "with rejections"])
 def test_adaptive_search_leaves_no_trace(rate: float, grad: bool) -> None:
-    """Running statistics, num_batches_tracked and random state end as after the replay alone, whatever the search tried.
+    """Running statistics, num_batches_tracked and random state equal those after the replay alone.
 
-    Reference: the same grid given as a fixed grid. Bit for bit.
+    Reference: a solve on the same edges as a fixed grid. Equal bit for bit.
     """
     f, y0 = Watched(rate), torch.randn(6, 2, dtype=F64)
     with torch.set_grad_enabled(grad):
@@ -64,7 +64,7 @@ def test_adaptive_search_leaves_no_trace(rate: float, grad: bool) -> None:
 
 
 def test_a_field_without_moving_buffers_is_evaluated_once_without_grad() -> None:
-    """In eval mode, or with no buffers, the search itself gives the states: no second pass to pay for."""
+    """In eval mode, or without buffers, the search itself yields the states, so there is no second pass."""
     f = Watched().eval()
     with torch.no_grad():
         sol = odesolve(f, torch.randn(6, 2, dtype=F64), TIMES, 1e-4, 1e-4)
@@ -92,7 +92,7 @@ def _wrap_as_function(f: Watched) -> Callable[[Tensor, Tensor], Tensor]:
     ids=["module", "function", "lambda", "method", "partial", "keyword"],
 )
 def test_no_trace_through_any_wrapping_of_the_module(wrap) -> None:
-    """People write odesolve(lambda t, y: net(y), ...): the search must not move the net's statistics then either."""
+    """Users write odesolve(lambda t, y: net(y), ...): the search must not change the statistics of net in this case either."""
     f, y0 = Watched(), torch.randn(6, 2, dtype=F64)
     sol = odesolve(wrap(f), y0, TIMES, 1e-4, 1e-4)
     assert f.tracked == TABLEAUS["dopri5"].evaluations(sol.stats.n_accepted)
@@ -102,19 +102,19 @@ _GLOBAL = nn.BatchNorm1d(2, dtype=F64)
 
 
 def test_modules_named_as_globals_are_found() -> None:
-    """As in a notebook, where the network is a global of the cell that defines the field."""
+    """In a notebook the network is a global variable of the field."""
     assert modules_of(lambda t, y: _GLOBAL(y)) == [_GLOBAL]
     assert modules_of(lambda t, y: -y) == []
     assert modules_of(torch.sin) == []
 
 
-def test_frozen_batch_norm_in_a_training_field_does_not_hinder_backward() -> None:
-    """A BatchNorm in eval mode saves its statistics for the backward pass; putting them back must not invalidate the graph."""
+def test_frozen_batch_norm_in_a_training_field_does_not_break_backward() -> None:
+    """BatchNorm in eval mode saves its statistics for the backward pass; restoring them must not invalidate the graph."""
     f = MLPField(batch_norm=True)
     f.norm.eval()
     y0 = torch.randn(8, 3, requires_grad=True)
     first = odesolve(f, y0, [1.0])
-    second = odesolve(f, y0, [1.0])  # its search puts buffers back after the first graph was built
+    second = odesolve(f, y0, [1.0])  # its search restores buffers after the first graph was built
     (first.states + second.states).sum().backward()
     assert torch.isfinite(y0.grad).all()
 
@@ -148,11 +148,11 @@ class _Exploding(Watched):
 
 
 @pytest.mark.parametrize("throw", [True, False])
-@pytest.mark.parametrize("grid", ["adaptive", "kept", "fixed"])
+@pytest.mark.parametrize("grid", ["adaptive", "training grid", "fixed"])
 def test_a_failed_solve_leaves_no_trace(grid: str, throw: bool) -> None:
-    """A field that explodes: the solve says so, and statistics and random state are those from before."""
+    """A diverging field: the solve reports it, and statistics and random state are unchanged."""
     f, random = _Exploding(), torch.get_rng_state()
-    how = {"adaptive": None, "kept": TrainingGrid(), "fixed": [0.0, 1.0, 2.0]}[grid]
+    how = {"adaptive": None, "training grid": TrainingGrid(), "fixed": [0.0, 1.0, 2.0]}[grid]
     if throw:
         with pytest.raises(SolverError):
             odesolve(f, torch.ones(6, 2, dtype=F64), TIMES, grid=how)
@@ -165,14 +165,14 @@ def test_a_failed_solve_leaves_no_trace(grid: str, throw: bool) -> None:
 
 
 def test_no_trace_restores_a_buffer_that_was_replaced() -> None:
-    """A module that binds a new tensor to the buffer's name, rather than writing into it, is put back as well."""
+    """A buffer is restored also if the module replaced the tensor instead of writing into it."""
     f = nn.Module()
     f.register_buffer("count", torch.tensor(3.0))
-    kept = f.count
+    before = f.count
     with no_trace(lambda t, y: f and y, torch.device("cpu")):
         f.count = f.count + 1
         f.count += 1
-    assert f.count is kept
+    assert f.count is before
     assert float(f.count) == 3.0
 
 
@@ -182,24 +182,26 @@ HEUN = ButcherTableau(
 )  # fmt: skip
 
 
-_CHOOSING = ("dopri5", "bosh3", HEUN)  # tsit5 has the same stages and the same flag as dopri5
+_ADAPTIVE = ("dopri5", "bosh3", HEUN)  # tsit5 has the same number of stages and the same FSAL flag as dopri5
 _MODES = [
     *(("fixed", method) for method in (*METHODS, HEUN)),
-    *((mode, method) for mode in ("adaptive", "kept", "sample") for method in _CHOOSING),
+    *((mode, method) for mode in ("adaptive", "training grid", "sample") for method in _ADAPTIVE),
 ]
 
 
-@pytest.mark.parametrize("graph", ["none", "kept", "recomputed"])
+@pytest.mark.parametrize("graph", ["none", "stored", "recomputed"])
 @pytest.mark.parametrize(("mode", "method"), _MODES, ids=lambda x: x.name if isinstance(x, ButcherTableau) else x)
 def test_n_evaluations_is_the_number_of_calls(mode: str, method: str | ButcherTableau, graph: str) -> None:
-    """Counted from outside, in every mode and for every method, one of them without FSAL; with rejections on the way."""
+    """The count is right in every mode and for every method, including one without FSAL, and with rejections."""
     options = {
         "adaptive": {},
         "fixed": {"grid": torch.linspace(0.0, 2.0, 6, dtype=F64)},
-        "kept": {"grid": TrainingGrid(patience=0)},
+        "training grid": {"grid": TrainingGrid(patience=0)},
         "sample": {"control": "sample"},
     }[mode]
-    f = Counted(lambda t, y: -y + 40 * torch.sigmoid(200 * (per_sample_time(t, y) - 0.7)))  # smooth, then a sudden push
+    f = Counted(
+        lambda t, y: -y + 40 * torch.sigmoid(200 * (per_sample_time(t, y) - 0.7))
+    )  # smooth at first, then a sudden change
     y0 = torch.linspace(-1.0, 2.0, 6, dtype=F64).reshape(3, 2)
     with torch.set_grad_enabled(graph != "none"):
         sol = odesolve(f, y0, TIMES, 1e-2, 1e-2, method, recompute=graph == "recomputed", **options)
@@ -209,7 +211,7 @@ def test_n_evaluations_is_the_number_of_calls(mode: str, method: str | ButcherTa
 
 
 def test_a_rejected_trial_reuses_its_first_stage() -> None:
-    """Without FSAL a trial costs one call after the first stage, which is evaluated anew only after an acceptance."""
+    """Without FSAL a trial costs one call in addition to the first stage, which changes only after an acceptance."""
     f = Counted(lambda t, y: -y + 40 * torch.sigmoid(200 * (t - 0.7)))
     with torch.no_grad():
         stats = odesolve(f, torch.ones(1, 1, dtype=F64), [2.0], method=HEUN).stats
@@ -218,7 +220,7 @@ def test_a_rejected_trial_reuses_its_first_stage() -> None:
 
 
 def test_a_custom_method_without_fsal_converges_adaptively() -> None:
-    """Heun-Euler 2(1) as a user's own tableau: both controls, against Dopri5 at 1e-9, within 20 tolerances."""
+    """Heun-Euler 2(1) as a custom tableau, with both controls: within 20 tolerances of Dopri5 at 1e-9."""
     y0 = torch.randn(3, 2, dtype=F64)
     expected = odesolve(swirl, y0, TIMES, 1e-9, 1e-9).states
     for control in ("batch", "sample"):

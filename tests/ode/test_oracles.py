@@ -1,4 +1,4 @@
-"""Agreement with scipy, torchdiffeq, torchode, the paper's Algorithm 1, and numbers measured on the published code."""
+"""Agreement with scipy, torchdiffeq, torchode, the paper's Algorithm 1, and values measured with the published code."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ltnode.ode import TABLEAUS, odesolve
 def test_detest_problems_against_dop853(problem: Problem, method: str) -> None:
     """Global error over [0, 10], in units of atol + rtol |y|, against scipy's DOP853 at 1e-13.
 
-    The control bounds the error of each step, not their sum: it grows with the number of steps (9 to 104 here) and with the
-    problem's own amplification. 20 tolerances for all but two: B1, a predator-prey cycle (65 measured, scipy's RK23 66), and D1,
-    an orbit whose phase drifts (254 measured, scipy's RK45 249); these get twice that.
+    The control bounds the error of each step, not their sum, which grows with the number of steps (9 to 104 here) and with the
+    amplification by the problem. The limit is 20 tolerances, and twice the measured error for two problems: B1, a predator-prey
+    cycle (65 measured, 66 for scipy's RK23), and D1, an orbit whose phase drifts (254 measured, 249 for scipy's RK45).
     """
     tolerance = 1e-4 if method == "bosh3" else 1e-6
     times = np.linspace(0.0, problem.t_end, 41)
@@ -35,18 +35,17 @@ def test_detest_problems_against_dop853(problem: Problem, method: str) -> None:
     assert error.max() < {"B1": 130, "D1": 500}.get(problem.name, 20)
 
 
-# Its error estimate (Shampine's) is two thirds of that of the embedded fourth-order solution, stage by stage.
+# torchdiffeq uses Shampine's error estimate, two thirds of that of the embedded fourth-order solution in every stage.
 _TORCHDIFFEQ = dataclasses.replace(TABLEAUS["dopri5"], error=tuple(2 / 3 * e for e in TABLEAUS["dopri5"].error or ()))
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-6])
 @pytest.mark.parametrize("problem", [p for p in DETEST if p.name in {"A3", "B1", "D1", "E2"}], ids=lambda p: p.name)
 def test_unclipped_dopri5_is_that_of_torchdiffeq(problem: Problem, tolerance: float) -> None:
-    """Same starting step, control and quartic, no clipping there, and error weights of two thirds of Dormand and Prince's.
+    """torchdiffeq has the same starting step, control and interpolant, does not clip, and uses two thirds of the error weights.
 
-    With those weights the steps are the same, so the states are equal up to rounding: in the error estimate it moves step sizes
-    a little (relative 1e-10), which the field amplifies, so 1e-7.
-    The number of evaluations must be the same exactly.
+    With these weights both take the same steps and the same number of evaluations. Rounding of the error estimate changes step
+    sizes by a relative 1e-10, which the field amplifies, hence 1e-7 for the states.
     """
     y0 = torch.tensor([problem.y0], dtype=F64)
     times = torch.linspace(0.0, problem.t_end, 17, dtype=F64)
@@ -60,10 +59,10 @@ def test_unclipped_dopri5_is_that_of_torchdiffeq(problem: Problem, tolerance: fl
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
 def test_clipped_solve_agrees_with_torchdiffeq_within_the_tolerance(tolerance: float) -> None:
-    """The default clips the last step and has the larger error estimate: other steps, the same solution within 30 tolerances.
+    """The default clips the last step and has a larger error estimate: other steps, the same solution within 30 tolerances.
 
-    The errors of some ten steps add up in each, with the amplification of the field. With the same estimate the clipped solve
-    never needs more calls.
+    The errors of about ten steps add up in both solvers and are amplified by the field. With the same error estimate the clipped
+    solve never needs more calls.
     """
     y0 = torch.randn(8, 3, dtype=F64)
     times = torch.tensor([0.0, 0.2, 1.0, 2.9], dtype=F64)
@@ -77,15 +76,18 @@ def test_clipped_solve_agrees_with_torchdiffeq_within_the_tolerance(tolerance: f
 
 
 def test_gradients_agree_with_torchdiffeq() -> None:
-    """Back-propagation through the same unclipped steps; there the graph also runs through the step sizes, an effect of the
-    order of the tolerance, 1e-8, on gradients of order 1: 1e-5."""
+    """Backpropagation through the same unclipped steps.
+
+    In torchdiffeq the graph includes the step sizes, an effect of the order of the tolerance 1e-8 on gradients of order 1,
+    hence 1e-5.
+    """
     f = MLPField().double()
     y0 = torch.randn(4, 3, dtype=F64, requires_grad=True)
     times = torch.tensor([0.0, 0.5, 2.0], dtype=F64)
     weights = torch.randn(3, 4, 3, dtype=F64)
-    wanted = (y0, *f.parameters())
-    expected = torch.autograd.grad((odeint(f, y0, times, rtol=1e-8, atol=1e-8, method="dopri5") * weights).sum(), wanted)
-    ours = torch.autograd.grad((odesolve(f, y0, times, 1e-8, 1e-8, clip_last=False).states * weights).sum(), wanted)
+    leaves = (y0, *f.parameters())
+    expected = torch.autograd.grad((odeint(f, y0, times, rtol=1e-8, atol=1e-8, method="dopri5") * weights).sum(), leaves)
+    ours = torch.autograd.grad((odesolve(f, y0, times, 1e-8, 1e-8, clip_last=False).states * weights).sum(), leaves)
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
@@ -93,9 +95,9 @@ def test_gradients_agree_with_torchdiffeq() -> None:
 @pytest.mark.parametrize("control", ["batch", "sample"])
 @pytest.mark.parametrize("method", ["dopri5", "tsit5"])
 def test_per_sample_times_agree_with_torchode(method: str, control: str) -> None:
-    """Each sample its own evaluation times, as torchode takes them (B, S), sorted.
+    """Each sample has its own evaluation times; torchode takes them sorted, as (B, S).
 
-    Both solvers meet 1e-8 per step with controllers of their own; errors of about 30 steps add up, so 1e-6.
+    Both solvers meet 1e-8 per step with different controllers; the errors of about 30 steps add up, hence 1e-6.
     """
     y0 = torch.randn(5, 3, dtype=F64)
     times = (3 * torch.rand(7, 5, dtype=F64)).sort(dim=0).values
@@ -110,7 +112,7 @@ def test_per_sample_times_agree_with_torchode(method: str, control: str) -> None
 
 
 def _algorithm_1(f: Counted, h: Tensor, times: Tensor, tolerance: float) -> Tensor:
-    """The paper's Algorithm 1 as written: sort the end-times, then one ODESolve after the other from each to the next."""
+    """The paper's Algorithm 1: sort the end-times, then call ODESolve from each end-time to the next."""
     ordered, order = times.sort()
     states, t = [], 0.0
     for t_next in ordered.tolist():
@@ -123,10 +125,10 @@ def _algorithm_1(f: Counted, h: Tensor, times: Tensor, tolerance: float) -> Tens
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-6])
 def test_one_solve_agrees_with_algorithm_1_and_costs_less(tolerance: float) -> None:
-    """Ten end-times in random order, by ten segment-wise solves and by one with dense output.
+    """Ten end-times in random order, by ten consecutive solves and by one solve with dense output.
 
-    Both meet the tolerance on each step; within 20 tolerances of each other. Segments restart the step control each time, so the
-    one solve must need at most a third of the evaluations.
+    Both meet the tolerance in each step and agree within 20 tolerances. The consecutive solves restart the step control each
+    time, so the single solve must need at most a third of the evaluations.
     """
     torch.manual_seed(3)
     f = MLPField(gain=2.0).double()
@@ -142,7 +144,7 @@ def test_one_solve_agrees_with_algorithm_1_and_costs_less(tolerance: float) -> N
 
 
 def test_one_solve_with_gradient_still_costs_less_than_algorithm_1() -> None:
-    """Search and replay together, as training pays for them, against the segments that have their graph at once."""
+    """Search and replay together cost less than the consecutive solves, which build their graph in one pass."""
     f = MLPField(gain=2.0).double()
     y0, times = torch.randn(6, 3, dtype=F64), 3 * torch.rand(10, dtype=F64)
     ours, theirs = Counted(f), Counted(f)
@@ -152,10 +154,10 @@ def test_one_solve_with_gradient_still_costs_less_than_algorithm_1() -> None:
 
 
 def test_error_of_the_published_dense_output() -> None:
-    """Numbers measured on the published code: y' = -1.5 y at tolerance 1e-2, unclipped, steps of about 1.12.
+    """Values measured with the published code: y' = -1.5 y at tolerance 1e-2, unclipped, steps of about 1.12.
 
-    Errors at t = .4 and .9: .020 and .026 with its k2 slip, .007 and .004 with the right slope; the last step passes 2.95 and
-    ends at 3.70. Given to three digits, compared to half a unit of the last.
+    The errors at t = 0.4 and 0.9 are 0.020 and 0.026 with its wrong slope k2, and 0.007 and 0.004 with the right slope; the last
+    step goes beyond 2.95 and ends at 3.70. Values have three digits and are compared to half a unit of the last.
     """
     y0 = torch.ones(1, 1, dtype=F64)
     times = [0.4, 0.9, 2.95]
@@ -177,7 +179,7 @@ class _ConcatConv(nn.Module):
 
 
 class _ImageField(nn.Module):
-    """The paper's image field: GroupNorm, ReLU, ConcatConv twice, and a GroupNorm at the end."""
+    """The paper's image field: twice GroupNorm, ReLU and ConcatConv, then a final GroupNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,9 +196,9 @@ class _ImageField(nn.Module):
 
 
 def test_steps_of_the_published_image_model_at_its_initialisation() -> None:
-    """Measured on the published code: 86 evaluations to T = 2.9 at 1e-2, that is 2 + 21 * 4 accepted steps and no rejection.
+    """Measured with the published code: 86 evaluations up to T = 2.9 at 1e-2, that is 2 + 21 * 4 accepted steps, none rejected.
 
-    It does not use FSAL and passes three times over every accepted step; ours are the same four steps.
+    The published code does not use FSAL and evaluates every accepted step three times; the four steps are the same.
     """
     stem = nn.Sequential(
         *(nn.Conv2d(3, 64, 3, 1), nn.GroupNorm(32, 64), nn.ReLU()),

@@ -1,4 +1,4 @@
-"""Per-sample step control: every sample as if it were alone."""
+"""Per-sample step control: every sample is solved as if it were alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RATES = torch.tensor([0.1, 1.0, 5.0, 25.0], dtype=F64)
 
 
 def _mixed(t: Tensor, y: Tensor) -> Tensor:
-    """The state carries its own rate: samples of very different stiffness in one batch."""
+    """The first component of the state is its rate: samples of very different stiffness in one batch."""
     rate, x = y[:, :1], y[:, 1:]
     return torch.cat([torch.zeros_like(rate), -rate * (x - torch.sin(per_sample_time(t, y)))], dim=1)
 
@@ -26,7 +26,7 @@ def _batch() -> Tensor:
 @pytest.mark.parametrize("own_times", [False, True], ids=["shared times", "own times"])
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_states_are_those_of_each_sample_alone(method: str, own_times: bool) -> None:
-    """Against a batch-wide solve of each sample by itself: same steps, same states; float64 rounding in the control, so 1e-10."""
+    """A batch-wide solve of each sample alone gives the same steps and states; float64 rounding in the control, hence 1e-10."""
     y0 = _batch()
     times = 3 * torch.rand((6, 4) if own_times else (6,), dtype=F64)
     tolerance = 1e-4 if method == "bosh3" else 1e-6
@@ -44,7 +44,7 @@ def test_states_are_those_of_each_sample_alone(method: str, own_times: bool) -> 
 
 
 def test_samples_do_not_influence_each_other() -> None:
-    """Shuffled, and with a stiff batch-mate taken out: the same states to 1e-10, where batch-wide control would change them."""
+    """States are the same to 1e-10 after shuffling and after removing a stiff sample; batch-wide control would change them."""
     y0, times = _batch(), 3 * torch.rand(5, 4, dtype=F64)
     with torch.no_grad():
         whole = odesolve(_mixed, y0, times, control="sample").states
@@ -57,9 +57,9 @@ def test_samples_do_not_influence_each_other() -> None:
     assert (coupled - fewer).abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("recompute", [False, True], ids=["stored", "recomputed"])
 def test_gradients_are_those_of_each_sample_alone(recompute: bool) -> None:
-    """y0, own times and parameters, against plain autograd over each sample's own grid: 1e-10 in float64."""
+    """Gradients in y0, times and parameters agree with plain autograd over the grid of each sample: 1e-10 in float64."""
     f = MLPField(gain=3.0).double()
     y0 = torch.randn(4, 3, dtype=F64, requires_grad=True)
     times = (2 * torch.rand(3, 4, dtype=F64)).requires_grad_()
@@ -72,14 +72,14 @@ def test_gradients_are_those_of_each_sample_alone(recompute: bool) -> None:
         own = rk_oracle(f, TABLEAUS["dopri5"], y0[b : b + 1], edges, times[:, b])
         torch.testing.assert_close(sol.states[:, b], own[:, 0], rtol=0, atol=1e-10)
         expected = expected + (own[:, 0] * weights[:, b]).sum()
-    wanted = (y0, times, *f.parameters())
-    ours = torch.autograd.grad((sol.states * weights).sum(), wanted)
-    for a, b in zip(ours, torch.autograd.grad(expected, wanted), strict=True):
+    leaves = (y0, times, *f.parameters())
+    ours = torch.autograd.grad((sol.states * weights).sum(), leaves)
+    for a, b in zip(ours, torch.autograd.grad(expected, leaves), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-def test_samples_that_end_early_wait_with_steps_of_length_zero() -> None:
-    """Own end-times from 0 to 3: sample 0 takes no step at all, and no state or gradient is NaN."""
+def test_samples_that_end_early_take_steps_of_length_zero() -> None:
+    """End-times from 0 to 3: sample 0 takes no step at all, and no state or gradient is NaN."""
     y0 = torch.randn(4, 2, dtype=F64, requires_grad=True)
     times = torch.tensor([[0.0, 0.01, 1.0, 3.0]], dtype=F64, requires_grad=True)
     sol = odesolve(swirl, y0, times, 1e-6, 1e-6, control="sample")
@@ -88,7 +88,7 @@ def test_samples_that_end_early_wait_with_steps_of_length_zero() -> None:
     assert bool((sol.grid.diff(dim=0) >= 0).all())
     grads = torch.autograd.grad(sol.states.sum(), (y0, times))
     assert all(torch.isfinite(g).all() for g in grads)
-    slope = swirl(times[0], sol.states[0]).sum(dim=1)  # dy/dT is the field at the end, at T = 0 too
+    slope = swirl(times[0], sol.states[0]).sum(dim=1)  # dy/dT is the field at the end, also for T = 0
     torch.testing.assert_close(grads[1][0], slope, rtol=0, atol=1e-10)
 
 
@@ -104,7 +104,7 @@ def test_the_field_sees_one_time_per_sample() -> None:
 
 
 def test_work_is_that_of_the_hardest_sample() -> None:
-    """Lock-step: calls are bounded by the hardest sample's own solve, far below the sum over samples."""
+    """In lock-step the number of calls is close to that of the stiffest sample, far below the sum over samples."""
     y0 = _batch()
     together = Counted(_mixed)
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_work_is_that_of_the_hardest_sample() -> None:
 
 
 def test_a_failing_sample_does_not_stop_the_others() -> None:
-    """One sample explodes at t = .5, one starts as NaN: throw=False gives NaN there, and the healthy samples to the end."""
+    """One sample diverges at t = 0.5, one starts as NaN: throw=False returns NaN for them and full solutions for the others."""
 
     def field(t: Tensor, y: Tensor) -> Tensor:
         return y * y
@@ -136,7 +136,7 @@ def test_a_failing_sample_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda f: f, lambda f: f.forward], ids=["module", "method"])
 def test_refused_for_train_mode_batch_norm_with_the_reason(wrap) -> None:
-    """Batch statistics couple the samples, so none has steps of its own; in eval mode it works."""
+    """Batch statistics couple the samples, so samples cannot have independent steps; eval mode is supported."""
     f = MLPField(batch_norm=True)
     with pytest.raises(InputError, match=r"BatchNorm in train mode \(norm\).*couple the samples.*LayerNorm or GroupNorm"):
         odesolve(wrap(f), torch.randn(4, 3), [1.0], control="sample")

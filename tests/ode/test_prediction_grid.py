@@ -1,4 +1,4 @@
-"""The grid that a trained model carries: predictions that depend on their own input alone."""
+"""The prediction grid of a trained model: predictions depend only on their own input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EDGES = torch.linspace(0.0, 2.0, 5, dtype=F64)
 
 
 def _mixed(t: Tensor, y: Tensor) -> Tensor:
-    """The state carries its own rate: some samples need finer steps than others."""
+    """The first component of the state is its rate: some samples need finer steps than others."""
     rate, x = y[:, :1], y[:, 1:]
     return torch.cat([torch.zeros_like(rate), -rate * (x - torch.sin(per_sample_time(t, y)))], dim=1)
 
@@ -33,7 +33,7 @@ def _batch(dtype: torch.dtype = F64) -> Tensor:
 
 @given(st.floats(0.01, 9.0), st.floats(0.01, 9.0))
 def test_edges_never_depend_on_the_end(early: float, late: float) -> None:
-    """Two horizons share all edges up to the shorter one's end, so a batch-mate's later time moves no step."""
+    """Grids for two end-times share all edges up to the earlier end, so a later time in the batch changes no step."""
     first, second = sorted([extend_edges(EDGES.tolist(), early), extend_edges(EDGES.tolist(), late)], key=len)
     assert second[: len(first)] == first
     assert first[-1] >= min(early, late)
@@ -46,16 +46,16 @@ def test_halved_edges() -> None:
 
 @pytest.mark.parametrize(("dtype", "own_times"), [(F64, True), (torch.float32, False)], ids=["float64", "float32"])
 def test_an_input_alone_in_a_batch_and_shuffled_agrees(dtype: torch.dtype, own_times: bool) -> None:
-    """Easy and hard samples, times beyond the stored grid: each sample's states are those of the sample alone.
+    """Easy and stiff samples, times beyond the grid: the states of each sample are those of the sample alone.
 
-    The same steps in every batch, whose matrix products round differently: 1e-12 in float64, 1e-5 in float32.
+    The steps are the same in every batch, but matrix products round differently: 1e-12 in float64, 1e-5 in float32.
     """
     y0 = _batch(dtype)
     times = 3 * torch.rand((4, 5) if own_times else 4, dtype=dtype)
     atol = 1e-12 if dtype == F64 else 1e-5
     with torch.no_grad():
         sol = odesolve_on_prediction_grid(_mixed, y0, times, EDGES, 1e-3, 1e-3)
-        assert sol.stats.n_refreshed > 0  # the hard samples failed their check
+        assert sol.stats.n_refreshed > 0  # the stiff samples failed their check
         order = torch.tensor([3, 0, 4, 1, 2])
         own = times[:, order] if own_times else times
         shuffled = odesolve_on_prediction_grid(_mixed, y0[order], own, EDGES, 1e-3, 1e-3).states
@@ -69,7 +69,7 @@ def test_an_input_alone_in_a_batch_and_shuffled_agrees(dtype: torch.dtype, own_t
 
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_states_meet_the_tolerance(method: str) -> None:
-    """Against a solve at 1e-8: each step of each sample below the tolerance, a dozen of them: 20 tolerances."""
+    """Compared with a solve at 1e-8: about a dozen steps, each within the tolerance, hence 20 tolerances."""
     y0, times = _batch(), torch.tensor([0.0, 0.4, 1.5], dtype=F64)
     with torch.no_grad():
         states = odesolve_on_prediction_grid(_mixed, y0, times, EDGES[:3], 1e-3, 1e-3, method).states
@@ -79,7 +79,7 @@ def test_states_meet_the_tolerance(method: str) -> None:
 
 
 def test_easy_samples_are_solved_once() -> None:
-    """Without a failing sample one pass over the stored steps and no more, counted from outside; hard ones add their own."""
+    """Without failing samples there is exactly one pass over the grid; failing samples add passes of their own."""
     f = Counted(_mixed)
     y0 = _batch()
     sol = odesolve_on_prediction_grid(f, y0[[0, 1, 4]], torch.tensor([2.0], dtype=F64), EDGES)
@@ -97,15 +97,14 @@ def test_easy_samples_are_solved_once() -> None:
     assert rows[:25] == [5] * 25
     assert 0 < max(rows[25:]) < 5
     rows.clear()
-    sol = odesolve_on_prediction_grid(
-        field, y0, torch.tensor([2.0], dtype=F64), EDGES
-    )  # with a graph the passing samples come once more
+    # With a graph, the passing samples are solved once more without the failing ones.
+    sol = odesolve_on_prediction_grid(field, y0, torch.tensor([2.0], dtype=F64), EDGES)
     assert len(rows) == sol.stats.n_evaluations
     assert rows[:50] == [5] * 25 + [5 - rows[50]] * 25
 
 
 def test_only_steps_before_a_samples_own_end_count() -> None:
-    """Sample 1 would fail after t = 1, but it ends at .5: no second pass. Without the check per end it would be halved."""
+    """Sample 1 would fail after t = 1 but ends at 0.5, so there is no second pass."""
 
     def field(t: Tensor, y: Tensor) -> Tensor:
         return -y - 300 * y * torch.relu(per_sample_time(t, y) - 1) * torch.tensor([[0.0], [1.0]], dtype=F64)
@@ -115,8 +114,10 @@ def test_only_steps_before_a_samples_own_end_count() -> None:
 
 
 def test_a_sample_may_explode_after_its_own_end() -> None:
-    """y' = exp(y) is infinite at t = exp(-y0). Sample 0 ends before, its batch-mate goes on past that: states and gradients are
-    those of each sample alone, where 0 times infinity would make both NaN. Float64 rounding, so 1e-12."""
+    """y' = exp(y) diverges at t = exp(-y0). Sample 0 ends before that time, sample 1 continues beyond it.
+
+    States and gradients are those of each sample alone, without NaN from 0 * inf. Float64 rounding, hence 1e-12.
+    """
     y0 = torch.tensor([[0.0], [-6.0]], dtype=F64, requires_grad=True)
     times = torch.tensor([[0.25, 40.0]], dtype=F64)
     edges = torch.linspace(0.0, 40.0, 9, dtype=F64)
@@ -132,7 +133,7 @@ def test_a_sample_may_explode_after_its_own_end() -> None:
 
 
 def test_gradients_are_those_of_the_final_passes() -> None:
-    """gradcheck in y0 and the times in float64, with samples from the first and from finer passes."""
+    """gradcheck in y0 and the times in float64, with samples from the first pass and from finer ones."""
 
     def solve(x: Tensor, times: Tensor) -> Tensor:
         rate = torch.tensor([[0.5], [20.0]], dtype=F64)
@@ -143,8 +144,8 @@ def test_gradients_are_those_of_the_final_passes() -> None:
     assert torch.autograd.gradcheck(solve, (x, times))
 
 
-def test_a_sample_that_no_halving_helps_gets_steps_of_its_own() -> None:
-    """Far stiffer than 2^5 halvings reach: the per-sample solve takes over; within 20 tolerances of the solve at 1e-9."""
+def test_a_sample_that_fails_after_all_halvings_is_solved_adaptively() -> None:
+    """Five halvings do not suffice, so the adaptive per-sample solve takes over; within 20 tolerances of a solve at 1e-9."""
     y0 = torch.tensor([[2000.0, 1.0], [0.5, 1.0]], dtype=F64)
     times = torch.tensor([0.05], dtype=F64)
     with torch.no_grad():
@@ -171,7 +172,7 @@ def test_methods_without_an_estimate_are_refused() -> None:
 
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_fitted_grid_serves_95_percent_with_the_fewest_steps(method: str) -> None:
-    """On the calibration samples the 95 % quantile of each step's norm is below 1; a field that is constant needs one step."""
+    """On the calibration samples the 95 % quantile of the norm of each step is below 1; a constant field needs one step."""
     torch.manual_seed(4)
     f, y0 = MLPField(gain=3.0).double().requires_grad_(False), torch.randn(200, 3, dtype=F64)
     edges = fit_prediction_grid(f, y0, 3.0, 1e-3, 1e-3, method)

@@ -1,4 +1,4 @@
-"""Euler-Maruyama: moments of the Ornstein-Uhlenbeck process, torchsde on the same noise, the Euler ODE without noise."""
+"""Euler-Maruyama: moments of the Ornstein-Uhlenbeck process, torchsde with the same noise, the Euler method without noise."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def ornstein_uhlenbeck(n: int, noise: Tensor) -> Tensor:
 
 
 def exact_moments_of_the_method(n: int) -> tuple[float, float]:
-    """Mean and variance of the method's last state without sampling.
+    """Exact mean and variance of the last state of the method.
 
-    It is linear in the noise, ``y = m + sum_k c_k z_k``: no noise gives m, and one unit of noise in step k gives m + c_k.
+    The state is linear in the noise, ``y = m + sum_k c_k z_k``: zero noise gives m, unit noise in step k gives m + c_k.
     """
     noise = torch.cat([torch.zeros(n, 1), torch.eye(n)], dim=1).double()
     last = ornstein_uhlenbeck(n, noise)
@@ -41,9 +41,9 @@ def exact_moments_of_the_method(n: int) -> tuple[float, float]:
 
 
 def test_weak_order_is_one():
-    """Errors against the exact Ornstein-Uhlenbeck mean and variance fall like h: slopes 1.0 within 0.06, h = 1/8..1/256.
+    """The errors of mean and variance are O(h): slopes of 1.0 within 0.06 for h = 1/8 to 1/256.
 
-    The moments are exact (no sampling), so the only deviation is the next term of the expansion, of relative size h.
+    The moments of the method are exact (no sampling), so deviations come from the next term of the expansion, relative O(h).
     """
     counts = [8, 16, 32, 64, 128, 256]
     moments = np.array([exact_moments_of_the_method(n) for n in counts])
@@ -54,7 +54,7 @@ def test_weak_order_is_one():
 
 
 def test_sampled_moments_are_those_of_the_process(generator: torch.Generator):
-    """40,000 paths of 256 steps: within 4 standard errors plus the method's own bias."""
+    """With 40,000 paths of 256 steps: within 4 standard errors plus the bias of the method."""
     n, paths = 256, 40_000
     last = ornstein_uhlenbeck(n, torch.randn(n, paths, generator=generator, dtype=torch.float64))
     mean, variance = exact_moments_of_the_method(n)
@@ -64,7 +64,7 @@ def test_sampled_moments_are_those_of_the_process(generator: torch.Generator):
 
 
 class Nonlinear(nn.Module):
-    """A time-dependent field with multiplicative diagonal noise, in torchsde's words."""
+    """A time-dependent field with multiplicative diagonal noise, as torchsde expects it."""
 
     noise_type, sde_type = "diagonal", "ito"
 
@@ -76,9 +76,9 @@ class Nonlinear(nn.Module):
 
 
 def test_agrees_with_torchsde_on_the_same_noise():
-    """torchsde's Euler method on one Brownian path, whose increments are our noise: equal to rounding (float64, 1e-12).
+    """torchsde's Euler method on a Brownian path whose increments are our noise: equal up to float64 rounding, 1e-12.
 
-    Steps of 1/16 are exact, so that both ask for the path at the same times.
+    Steps of 1/16 are exact in floating point, so both evaluate the path at the same times.
     """
     sde, n = Nonlinear(), 16
     y0 = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
@@ -91,7 +91,7 @@ def test_agrees_with_torchsde_on_the_same_noise():
 
 
 def test_without_diffusion_it_is_the_euler_method():
-    """g = 0 on uneven steps against `odesolve(method="euler")` on the same grid."""
+    """With g = 0 and uneven steps the result equals `odesolve(method="euler")` on the same grid."""
     sde, edges = Nonlinear(), [0.0, 0.1, 0.35, 0.6, 1.0]
     y0 = torch.randn(5, 2, dtype=torch.float64)
     ours = euler_maruyama(sde.f, torch.zeros((), dtype=torch.float64), y0, edges, torch.randn(4, 5, 2, dtype=torch.float64))
@@ -100,7 +100,7 @@ def test_without_diffusion_it_is_the_euler_method():
 
 
 def test_broadcast_paths_are_those_of_a_loop_and_share_the_first_drift():
-    """y0 (1, B, D) and noise (n, S, 1, D): pass s equals a solve of its own; the drift sees B rows, then S B per step."""
+    """y0 (1, B, D), noise (n, S, 1, D): path s equals a separate solve; the drift gets B rows first, then S B rows per step."""
     rows: list[int] = []
     sde, n, samples, batch = Nonlinear(), 3, 4, 5
 
@@ -118,7 +118,7 @@ def test_broadcast_paths_are_those_of_a_loop_and_share_the_first_drift():
 
 
 def test_gradients_in_state_noise_and_diffusion():
-    """Against finite differences (torch's gradcheck, float64)."""
+    """Compared with finite differences (torch's gradcheck, float64)."""
     sde = Nonlinear()
     y0 = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
     noise = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)

@@ -1,4 +1,4 @@
-"""How a solve can fail, what it then says and returns; and bad input."""
+"""Failures of a solve, their messages and return values, and invalid input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Field = Callable[[Tensor, Tensor], Tensor]
 
 
 def _blow_up(t: Tensor, y: Tensor) -> Tensor:
-    """y = 1 / (1 - t): infinite at t = 1."""
+    """The solution y = 1 / (1 - t) diverges at t = 1."""
     return y * y
 
 
@@ -39,7 +39,7 @@ TIMES = torch.tensor([2.0, 0.0, 0.02, 0.4, 1.5], dtype=F64)
 @pytest.mark.parametrize(("control", "grad"), [("batch", True), ("batch", False), ("sample", False)])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_failed_solve_returns_what_it_reached(failure: str, control: str, grad: bool) -> None:
-    """throw=False: the exact solution at times up to the last accepted edge (1e-3, tolerance 1e-5 per step), NaN beyond it."""
+    """throw=False returns the solution up to the last accepted edge (within 1e-3 at tolerance 1e-5 per step) and NaN beyond."""
     f, options, status, exact = FAILURES[failure]
     y0 = torch.ones(2, 1, dtype=F64)
     with torch.set_grad_enabled(grad):
@@ -66,7 +66,7 @@ def test_a_failed_solve_has_gradients_at_what_it_reached(failure: str) -> None:
 @pytest.mark.parametrize("control", ["batch", "sample"])
 @pytest.mark.parametrize("failure", FAILURES)
 def test_the_error_says_where_why_and_what_to_do(failure: str, control: str) -> None:
-    """A typed error of the package with status and statistics, whose message holds the remedy of that status."""
+    """The error has status and statistics, and its message contains the remedy for that status."""
     f, options, status, _ = FAILURES[failure]
     with pytest.raises(SolverError, match=re.escape(status.remedy)) as caught:
         odesolve(f, torch.ones(2, 1, dtype=F64), TIMES, 1e-5, 1e-5, control=control, **options)
@@ -84,11 +84,13 @@ def test_every_status_has_a_remedy() -> None:
 
 @pytest.mark.parametrize("times", [[1.0, 0.0], [0.0, 0.0]], ids=["later", "at the start"])
 @pytest.mark.parametrize(
-    "how", [{}, {"control": "sample"}, {"grid": "kept"}, {"grid": [0.0, 1.0]}], ids=["adaptive", "sample", "kept", "fixed"]
+    "how",
+    [{}, {"control": "sample"}, {"grid": "training"}, {"grid": [0.0, 1.0]}],
+    ids=["adaptive", "sample", "training grid", "fixed"],
 )
 def test_a_start_that_is_not_finite(how: dict[str, Any], times: list[float]) -> None:
-    """NaN in y0 is found in every mode, also where there is nothing to solve, and costs at most two evaluations to find."""
-    how = {**how, "grid": TrainingGrid()} if how.get("grid") == "kept" else how
+    """NaN in y0 is detected in every mode, also if all times are t0, with at most two evaluations."""
+    how = {**how, "grid": TrainingGrid()} if how.get("grid") == "training" else how
     y0 = torch.tensor([[1.0], [torch.nan]], dtype=F64)
     sol = odesolve(swirl, y0, times, throw=False, **how)
     assert sol.status is Status.NON_FINITE
@@ -98,8 +100,8 @@ def test_a_start_that_is_not_finite(how: dict[str, Any], times: list[float]) -> 
         odesolve(swirl, y0, times, **how)
 
 
-def test_a_fixed_grid_that_explodes_is_reported() -> None:
-    """Euler with steps far beyond stability overflows float32: no error estimate, but the result is looked at."""
+def test_divergence_on_a_fixed_grid_is_reported() -> None:
+    """Euler with unstable steps overflows float32: there is no error estimate, but the result is checked."""
     sol = odesolve(lambda t, y: -1e6 * y, torch.ones(1, 1), [20.0], method="euler", grid=torch.linspace(0, 20, 21), throw=False)
     assert sol.status is Status.NON_FINITE
 
@@ -117,8 +119,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "no times": ({"times": torch.ones(0)}, r"S >= 1, not \(0,\)"),
     "times for another batch": ({"times": torch.ones(2, 5)}, r"times of shape \(2, 5\) need y0 with a batch of 5, not \(3, 2\)"),
     "own times without a batch": ({"y0": torch.tensor(1.0), "times": torch.ones(2, 1)}, "need y0 with a batch of 1"),
-    "negative time": ({"times": [1.0, -0.25]}, r"not lie before t0 = 0\.0; the smallest is -0\.25"),
-    "time before t0": ({"times": [1.0], "t0": 2.0}, r"not lie before t0 = 2\.0"),
+    "negative time": ({"times": [1.0, -0.25]}, r"not be smaller than t0 = 0\.0; the smallest is -0\.25"),
+    "time before t0": ({"times": [1.0], "t0": 2.0}, r"not be smaller than t0 = 2\.0"),
     "NaN time": ({"times": [1.0, math.nan]}, "NaN or inf"),
     "infinite time": ({"times": [1.0, math.inf]}, "NaN or inf"),
     "integer state": ({"y0": torch.ones(3, 2, dtype=torch.long)}, r"floating-point tensor, not torch\.int64.*y0\.float\(\)"),
@@ -128,25 +130,25 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "method of another kind": ({"method": 5}, "unknown method 5"),
     "method that cannot be hashed": ({"method": ["dopri5"]}, "unknown method"),
     "adaptive rk4": ({"method": "rk4"}, r"'rk4' has no error estimate.*grid=\[t0, \.\.\., t_end\].*'dopri5'"),
-    "kept grid with euler": ({"method": "euler", "grid": TrainingGrid()}, "'euler' has no error estimate"),
-    "zero rtol": ({"rtol": 0.0}, r"rtol = 0\.0 is impossible.*1e-2"),
-    "negative atol": ({"atol": -1e-3}, r"atol = -0\.001 is impossible"),
-    "NaN tolerance": ({"rtol": math.nan}, "rtol = nan is impossible"),
-    "infinite tolerance": ({"atol": math.inf}, "atol = inf is impossible"),
-    "no steps allowed": ({"max_steps": 0}, "max_steps = 0 is impossible: at least 1"),
+    "training grid with euler": ({"method": "euler", "grid": TrainingGrid()}, "'euler' has no error estimate"),
+    "zero rtol": ({"rtol": 0.0}, r"rtol must be positive and finite.*1e-2.*not 0\.0"),
+    "negative atol": ({"atol": -1e-3}, r"atol must be positive and finite.*not -0\.001"),
+    "NaN tolerance": ({"rtol": math.nan}, "rtol must be positive and finite.*not nan"),
+    "infinite tolerance": ({"atol": math.inf}, "atol must be positive and finite.*not inf"),
+    "no steps allowed": ({"max_steps": 0}, "max_steps must be at least 1, not 0"),
     "unknown control": ({"control": "samples"}, "control must be 'batch' or 'sample', not 'samples'"),
-    "own steps on a kept grid": ({"control": "sample", "grid": TrainingGrid()}, "a kept grid is shared by the batch"),
-    "own steps without a batch": ({"control": "sample", "y0": torch.tensor(1.0)}, r"needs a batch: y0 of shape \(B, \.\.\.\)"),
-    "own steps unclipped": ({"control": "sample", "clip_last": False}, "always clips the last step"),
-    "own steps with a loose rule": ({"control": "sample", "accept_small_change": 0.1}, "keeps its error control"),
+    "own steps on a training grid": ({"control": "sample", "grid": TrainingGrid()}, "a training grid is shared by the batch"),
+    "own steps without a batch": ({"control": "sample", "y0": torch.tensor(1.0)}, r"y0 must have shape \(B, \.\.\.\)"),
+    "own steps unclipped": ({"control": "sample", "clip_last": False}, "supports only clip_last=True"),
+    "own steps with a loose rule": ({"control": "sample", "accept_small_change": 0.1}, "accept_small_change=0"),
     "grid of one edge": ({"grid": [0.0]}, r"at least two edges.*not shape \(1,\)"),
     "grid of no edge": ({"grid": []}, "at least two edges"),
     "grid of three axes": ({"grid": torch.zeros(2, 2, 2)}, r"not shape \(2, 2, 2\)"),
     "grid that goes back": ({"grid": [0.0, 0.6, 0.5, 1.0]}, "grid edges must increase"),
-    "grid that stays": ({"grid": [0.0, 0.5, 0.5, 1.0]}, r"\(n\+1,\) strictly"),
-    "grid with NaN": ({"grid": [0.0, math.nan, 1.0]}, "without NaN"),
-    "own grid that goes back": ({"grid": torch.tensor([[0.0] * 3, [0.5, 0.5, 1.0], [1.0, 1.0, 0.9]])}, "without decreasing"),
-    "grid that starts late": ({"grid": [0.1, 1.0]}, r"the grid starts at 0\.1, not at t0 = 0\.0"),
+    "grid that stays": ({"grid": [0.0, 0.5, 0.5, 1.0]}, r"strictly for shape \(n\+1,\)"),
+    "grid with NaN": ({"grid": [0.0, math.nan, 1.0]}, "must not be NaN"),
+    "own grid that goes back": ({"grid": torch.tensor([[0.0] * 3, [0.5, 0.5, 1.0], [1.0, 1.0, 0.9]])}, r"weakly for \(n\+1, B\)"),
+    "grid that starts late": ({"grid": [0.1, 1.0]}, r"grid must start at t0 = 0\.0, not at 0\.1"),
     "grid that ends early": ({"grid": [0.0, 0.9]}, r"largest time 1 lies beyond the end of the grid, 0\.9; add edges"),
     "own grid that ends early": ({"grid": torch.tensor([[0.0] * 3, [1.0, 1.0, 0.9]])}, r"beyond the end of the grid, 0\.9"),
     "grid for another batch": ({"grid": torch.tensor([[0.0] * 4, [1.0] * 4])}, r"\(2, 4\) needs y0 with a batch of 4"),
@@ -158,7 +160,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.no_typecheck
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_bad_input_gets_a_clear_error(mistake: str) -> None:
-    """Each says what was given, what is allowed or what to do; it is an InputError, so also a ValueError."""
+    """Each message states the requirement, the given value or the remedy; InputError is also a ValueError."""
     change, message = MISTAKES[mistake]
     arguments: dict[str, Any] = {"f": swirl, "y0": Y0, "times": [0.3, 1.0], **change}
     with pytest.raises(InputError, match=re.compile(message, re.DOTALL)) as caught:
@@ -167,7 +169,13 @@ def test_bad_input_gets_a_clear_error(mistake: str) -> None:
 
 
 def test_methods_for_fixed_grids_work_there() -> None:
-    """The remedy in the message for an adaptive rk4 is right."""
+    """The remedy in the error message for an adaptive rk4 works."""
     for method in ("rk4", "euler"):
         assert not TABLEAUS[method].adaptive
         assert odesolve(swirl, Y0, [1.0], method=method, grid=[0.0, 0.5, 1.0]).error_norms.numel() == 0
+
+
+def test_repr_of_a_solution_is_one_line() -> None:
+    sol = odesolve(swirl, Y0, [0.5, 1.0])
+    work = f"{sol.stats.n_accepted} steps, {sol.stats.n_rejected} rejected, {sol.stats.n_evaluations} evaluations"
+    assert repr(sol) == f"Solution(ok, states (2, 3, 2) float32, {work})"

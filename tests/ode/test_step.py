@@ -1,4 +1,4 @@
-"""One step, its stages and the size of its embedded error."""
+"""One step, its stages and the norm of its embedded error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ltnode.ode.step import add_stages, error_norm, evaluate, take_step
 
 @pytest.mark.parametrize(("method", "peer"), [("dopri5", RK45), ("bosh3", RK23)])
 def test_a_step_and_its_error_equal_those_of_scipy(method: str, peer) -> None:
-    """Reference: scipy's rk_step on the same tableau; float64 sums in another order, so 1e-14."""
+    """Reference: scipy's rk_step on the same tableau; float64 sums in another order, hence 1e-14."""
     tableau = TABLEAUS[method]
     y = torch.tensor([[0.3, -1.2, 2.0]], dtype=F64)
 
@@ -35,7 +35,7 @@ def test_a_step_and_its_error_equal_those_of_scipy(method: str, peer) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_float_a_tensor_and_a_per_sample_step_size_give_the_same_step(method: str) -> None:
-    """Three ways to say the same numbers; float64 rounding only, so 1e-14."""
+    """The three forms are equivalent; float64 rounding only, hence 1e-14."""
     tableau = TABLEAUS[method]
     y = torch.randn(4, 3, dtype=F64)
     t, h = torch.tensor(0.2, dtype=F64), torch.tensor(0.5, dtype=F64)
@@ -48,10 +48,10 @@ def test_a_float_a_tensor_and_a_per_sample_step_size_give_the_same_step(method: 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_last_stage_is_the_field_at_the_new_state(method: str) -> None:
-    """What FSAL hands to the next step; it then saves exactly one call and changes nothing."""
+    """FSAL reuses the last stage in the next step, which saves exactly one call and changes no value."""
     tableau = TABLEAUS[method]
     if not tableau.fsal:
-        pytest.skip("Euler has no stage to hand on")
+        pytest.skip("Euler has no stage at the new state")
     y = torch.randn(4, 3, dtype=F64)
     first = take_step(swirl, tableau, 0.0, 0.3, y, None)
     torch.testing.assert_close(first.stages[-1], swirl(torch.tensor(0.3, dtype=F64), first.y), rtol=0, atol=1e-15)
@@ -64,7 +64,7 @@ def test_the_last_stage_is_the_field_at_the_new_state(method: str) -> None:
 
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_error_norm_per_sample_and_over_the_batch(method: str) -> None:
-    """The batch norm is the root mean square of the per-sample norms, each that of the sample alone; float64, 1e-12."""
+    """The batch-wide norm is the RMS of the per-sample norms, and each of these equals the norm of the sample alone; 1e-12."""
     tableau = TABLEAUS[method]
     y = 3 * torch.randn(5, 2, 3, dtype=F64)
     step = take_step(swirl, tableau, 0.0, 0.4, y, None)
@@ -86,7 +86,7 @@ def test_error_norm_has_no_graph_and_the_step_has_one() -> None:
 
 
 def test_error_norm_of_a_non_finite_step_is_not_below_one() -> None:
-    """NaN and inf in the stages must never look like a step that meets the tolerance."""
+    """Stages with NaN or inf must never pass as a step that meets the tolerance."""
     y = torch.ones(2, 3)
     for bad in (torch.full_like(y, torch.nan), torch.full_like(y, torch.inf)):
         step = take_step(lambda t, y, bad=bad: torch.where(t > 0.5, bad, y), TABLEAUS["dopri5"], 0.0, 1.0, y, None)
@@ -102,7 +102,7 @@ def test_methods_without_an_estimate_have_no_error_norm() -> None:
 
 @pytest.mark.parametrize("h", [0.1, torch.tensor(0.1), torch.tensor([0.1, 0.2])], ids=["float", "0-dim", "per-sample"])
 def test_weights_of_zero_are_skipped(h) -> None:
-    """A stage with weight zero may hold anything, NaN included; no weight at all leaves the state."""
+    """A stage with weight zero may contain NaN; without nonzero weights the state is unchanged."""
     y, k, poison = torch.ones(2, 3), torch.ones(2, 3), torch.full((2, 3), torch.nan)
     moved = add_stages(y, h, (1.0, 0.0), (k, poison))
     torch.testing.assert_close(moved, y + torch.as_tensor(h).reshape(-1, 1))
@@ -112,6 +112,6 @@ def test_weights_of_zero_are_skipped(h) -> None:
 @pytest.mark.parametrize("wrong", [lambda t, y: y[:, :1], lambda t, y: y.sum(), lambda t, y: y.unsqueeze(0), lambda t, y: None])
 @pytest.mark.no_typecheck
 def test_a_field_of_the_wrong_shape_is_named(wrong) -> None:
-    """Broadcasting would hide a (B, 1) derivative of a (B, C) state."""
+    """Broadcasting would otherwise hide a derivative of shape (B, 1) for a state of shape (B, C)."""
     with pytest.raises(InputError, match=r"the field returned .* for a state of shape \(2, 3\)"):
         evaluate(wrong, 0.0, torch.ones(2, 3))

@@ -1,4 +1,4 @@
-"""Evaluation times in any order and number, states of any shape and dtype."""
+"""Evaluation times in any order and number; states of any shape and dtype."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ltnode.ode import Status, TrainingGrid, odesolve
 GRID = [0.0, 0.5, 1.2, 3.0]
 HOW = {
     "adaptive": lambda: {},
-    "kept": lambda: {"grid": TrainingGrid(t_end=3.0)},
+    "training grid": lambda: {"grid": TrainingGrid(t_end=3.0)},
     "fixed": lambda: {"grid": GRID},
     "sample": lambda: {"control": "sample"},
 }
@@ -23,10 +23,10 @@ HOW = {
 @settings(max_examples=15)
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=12), st.randoms(use_true_random=False), st.sampled_from(sorted(HOW)))
 def test_permuting_the_times_permutes_the_states(times: list[float], random, how: str) -> None:
-    """Any order and any duplicates, in every mode: the same multiset of times gives the same states, row by row.
+    """In every mode, permuted times, possibly with duplicates, give the permuted states.
 
-    The dense weights of a row do not depend on the others; matrix products of another shape round differently,
-    so a few hundred units of rounding, relative to the state (states of `swirl` on the coarse fixed grid reach hundreds).
+    The dense weights of a row do not depend on the other rows, but matrix products of another shape round differently. The
+    tolerance is a few hundred units of rounding relative to the state, which reaches hundreds on the coarse fixed grid.
     """
     y0 = torch.tensor([[0.3, -1.0], [2.0, 0.1]], dtype=F64)
     order = list(range(len(times)))
@@ -54,7 +54,7 @@ def test_duplicates_share_their_state_and_their_gradient(how: str) -> None:
 @pytest.mark.parametrize("own_times", [False, True], ids=["shared times", "own times"])
 @pytest.mark.parametrize("how", HOW)
 def test_all_times_zero(how: str, own_times: bool) -> None:
-    """No step: the state is y0, its slope in time the field, in y0 the identity; without gradient nothing is evaluated."""
+    """Without steps the state is y0, its derivative is f in time and 1 in y0; without gradients f is not evaluated."""
     calls = 0
 
     def field(t: Tensor, y: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def test_all_times_zero(how: str, own_times: bool) -> None:
 
 @pytest.mark.parametrize("own_times", [False, True], ids=["shared times", "own times"])
 def test_own_times_agree_with_shared_times(own_times: bool) -> None:
-    """(S, B) with equal columns is (S,); with different columns each sample has its row of a solve at all the times: 1e-13."""
+    """Times (S, B) with equal columns are the same as (S,); other columns agree with one solve at all times: 1e-13."""
     y0 = torch.randn(3, 2, dtype=F64)
     times = 3 * torch.rand(4, 3, dtype=F64) if own_times else (3 * torch.rand(4, 1, dtype=F64)).expand(4, 3)
     states = odesolve(swirl, y0, times, grid=GRID).states
@@ -104,19 +104,19 @@ def test_times_as_numbers_tensors_and_integers() -> None:
         torch.testing.assert_close(odesolve(swirl, y0, times).states, expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("how", ["adaptive", "fixed", "kept"])
-def test_a_start_other_than_zero(how: str) -> None:
-    """From t0 = 1.5 with a field of the shifted time: equal to the solve from 0 of the same problem, 1e-12."""
+@pytest.mark.parametrize("how", ["adaptive", "fixed", "training grid"])
+def test_an_initial_time_other_than_zero(how: str) -> None:
+    """A solve from t0 = 1.5 equals the solve from 0 of the problem with shifted time, to 1e-12."""
     y0, times = torch.randn(2, 2, dtype=F64), torch.tensor([1.5, 2.0, 3.25], dtype=F64)
-    options = {"adaptive": {}, "fixed": {"grid": [1.5, 2.25, 3.25]}, "kept": {"grid": TrainingGrid()}}[how]
-    shifted = {"adaptive": {}, "fixed": {"grid": [0.0, 0.75, 1.75]}, "kept": {"grid": TrainingGrid()}}[how]
+    options = {"adaptive": {}, "fixed": {"grid": [1.5, 2.25, 3.25]}, "training grid": {"grid": TrainingGrid()}}[how]
+    shifted = {"adaptive": {}, "fixed": {"grid": [0.0, 0.75, 1.75]}, "training grid": {"grid": TrainingGrid()}}[how]
     states = odesolve(swirl, y0, times, 1e-5, 1e-5, t0=1.5, **options).states
     expected = odesolve(lambda t, y: swirl(t + 1.5, y), y0, times - 1.5, 1e-5, 1e-5, **shifted).states
     torch.testing.assert_close(states, expected, rtol=0, atol=1e-12)
 
 
 def test_a_time_beyond_the_grid_by_rounding_belongs_to_the_last_step() -> None:
-    """.1 * 3 is 3e-17 beyond .3: neither an error nor NaN, also with more steps than one chunk and per-sample grids."""
+    """0.1 * 3 exceeds 0.3 by 3e-17: no error and no NaN, also with several chunks and with per-sample grids."""
     y0, late = torch.ones(2, 1, dtype=F64), 0.1 * 3
     assert late > 0.3
     for grid in (torch.linspace(0.0, 0.3, 12, dtype=F64), torch.linspace(0.0, 0.3, 12, dtype=F64)[:, None].expand(-1, 2)):
@@ -125,9 +125,9 @@ def test_a_time_beyond_the_grid_by_rounding_belongs_to_the_last_step() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (4, 2), (2, 3, 4, 5)], ids=str)
-@pytest.mark.parametrize("how", ["adaptive", "kept", "fixed"])
+@pytest.mark.parametrize("how", ["adaptive", "training grid", "fixed"])
 def test_states_of_any_shape(how: str, shape: tuple[int, ...]) -> None:
-    """An element-wise field on any shape: each element as in the flat solve of all; the step control sees the same RMS. 1e-12."""
+    """An element-wise field gives the same values for any shape of the state, because the RMS is the same: 1e-12."""
     y0 = torch.randn(shape, dtype=F64)
     times = torch.tensor([0.3, 3.0], dtype=F64)
     states = odesolve(swirl, y0, times, 1e-4, 1e-4, **HOW[how]()).states
@@ -138,7 +138,7 @@ def test_states_of_any_shape(how: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2, 4, 5)], ids=str)
 def test_own_times_and_own_steps_for_states_of_any_shape(shape: tuple[int, ...]) -> None:
-    """(S, B) times and per-sample control for a state without and with several trailing axes, against samples alone: 1e-10."""
+    """Times (S, B) and per-sample control agree with solves of single samples for any number of trailing axes: 1e-10."""
     y0, times = torch.randn(shape, dtype=F64), 2 * torch.rand(4, 3, dtype=F64)
     states = odesolve(swirl, y0, times, 1e-5, 1e-5, control="sample").states
     assert states.shape == (4, *shape)
@@ -162,9 +162,9 @@ def test_an_empty_batch_gives_empty_states(how: str) -> None:
     ids=["float64", "float32", "bf16"],
 )
 def test_dtypes(dtype: torch.dtype, seen: torch.dtype, tolerance: float, how: str, grid: str) -> None:
-    """The state keeps its dtype, the field sees the time in it (float32 for bf16), 0-dim or (B,); the grid is float64.
+    """The state keeps its dtype, the time has the same dtype (float32 for bf16) and is 0-dim or (B,); the grid is float64.
 
-    Against the float64 solve on the same steps: rounding of the state, 1e-12, 1e-5 and 4e-3 per operation.
+    Compared with the float64 solve on the same steps; the state is rounded to 1e-12, 1e-5 and 4e-3 per operation.
     """
     times_seen = set()
 
@@ -187,7 +187,7 @@ def test_dtypes(dtype: torch.dtype, seen: torch.dtype, tolerance: float, how: st
 
 
 def test_a_bf16_state_with_gradients() -> None:
-    """bf16 state and parameters under a float32 clock: dtypes stay, gradients are finite and near those of float32 (5 %)."""
+    """bf16 state and parameters with float32 times: dtypes are kept, and gradients are within 5 % of those in float32."""
     f = MLPField()
     grads = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -200,7 +200,7 @@ def test_a_bf16_state_with_gradients() -> None:
 
 
 def test_autocast_fields_are_cast_back() -> None:
-    """Under autocast the field answers in bf16; state and solution stay float32."""
+    """Under autocast the field returns bf16; state and solution stay float32."""
     f = MLPField()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         sol = odesolve(f, torch.randn(4, 3), [1.0])

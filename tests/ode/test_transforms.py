@@ -14,19 +14,20 @@ from torch.func import functional_call, grad, jacrev, jvp, vmap
 from ltnode.errors import InputError
 from ltnode.ode import Solution, Stats, odesolve
 from ltnode.ode.dense import DenseOutput
+from ltnode.ode.problem import Problem
 from ltnode.ode.search import Search, Tolerance
 
 
 def _grids(n: int, dtype: torch.dtype = F64) -> tuple[Tensor, Tensor]:
-    """Two grids of n steps over [0, 2] and beyond, with other values."""
+    """Two grids of n steps that cover [0, 2], with different values."""
     even = torch.linspace(0.0, 2.0, n + 1, dtype=dtype)
     return even, 1.1 * even**1.3
 
 
 @pytest.fixture(autouse=True)
 def _fresh_dynamo(monkeypatch):
-    # The shape checks wrap the methods of classes in a way that torch.compile cannot look through.
-    for cls in (Tolerance, Search, Stats, Solution, DenseOutput):
+    # torch.compile cannot trace through the wrappers that the shape checks put around methods.
+    for cls in (Tolerance, Problem, Search, Stats, Solution, DenseOutput):
         for name, method in list(vars(cls).items()):
             if inspect.isfunction(method):
                 monkeypatch.setattr(cls, name, inspect.unwrap(method))
@@ -40,9 +41,9 @@ def _fresh_dynamo(monkeypatch):
     [("dopri5", 2, False), ("dopri5", 2, True), ("bosh3", 2, False), ("rk4", 2, True), ("euler", 10, False), ("euler", 10, True)],
 )
 def test_compiles_without_graph_breaks_and_once_for_all_values(method: str, n_steps: int, own_times: bool) -> None:
-    """fullgraph=True raises on any break; other grid values, times and states of the same shapes must not compile again.
+    """fullgraph=True raises on graph breaks; other grids, times and states of the same shapes must not recompile.
 
-    Euler with ten steps, more than a chunk of the dense output. Against eager float64 on the same inputs: 1e-12.
+    Euler takes ten steps, more than one chunk of the dense output. Equal to eager float64 to 1e-12.
     """
     counter = CompileCounterWithBackend("eager")
 
@@ -58,7 +59,7 @@ def test_compiles_without_graph_breaks_and_once_for_all_values(method: str, n_st
 
 
 def test_compiled_training_pass_has_the_gradients_of_eager() -> None:
-    """Forward and backward through aot_eager, a module as field, parameters included; float64, 1e-10. One compilation."""
+    """Forward and backward through aot_eager with a module as field, including parameters; 1e-10, and one compilation."""
     f = MLPField().double()
     counter = CompileCounterWithBackend("aot_eager")
 
@@ -70,15 +71,15 @@ def test_compiled_training_pass_has_the_gradients_of_eager() -> None:
     for grid in _grids(2):
         y0 = torch.randn(4, 3, dtype=F64, requires_grad=True)
         times = (2 * torch.rand(2, dtype=F64)).requires_grad_()
-        wanted = (y0, times, *f.parameters())
-        ours = torch.autograd.grad(compiled(y0, times, grid), wanted)
-        for a, b in zip(ours, torch.autograd.grad(loss(y0, times, grid), wanted), strict=True):
+        leaves = (y0, times, *f.parameters())
+        ours = torch.autograd.grad(compiled(y0, times, grid), leaves)
+        for a, b in zip(ours, torch.autograd.grad(loss(y0, times, grid), leaves), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
     assert counter.frame_count == 1
 
 
 def test_compiles_with_a_grid_of_numbers() -> None:
-    """Numbers become constants of the program: other values mean another program, but the result is right."""
+    """Floats become constants of the compiled program, and the result is right."""
     compiled = torch.compile(
         lambda y: odesolve(swirl, y, torch.tensor([1.0, 2.0]), method="rk4", grid=[0.0, 1.0, 2.0]).states,
         fullgraph=True,
@@ -99,7 +100,7 @@ class _Exported(nn.Module):
 
 @pytest.mark.parametrize("own_times", [False, True], ids=["shared times", "own times"])
 def test_exports_with_a_dynamic_batch(own_times: bool) -> None:
-    """torch.export of the fixed-grid solve: one program for any batch, times and grid of the same length; float32, 1e-6."""
+    """torch.export of a fixed-grid solve: one program for any batch size, times and grid values; float32, 1e-6."""
     model = _Exported()
     batch = torch.export.Dim("batch", min=2, max=64)
     times = 2 * torch.rand((4, 3) if own_times else 4)
@@ -113,7 +114,7 @@ def test_exports_with_a_dynamic_batch(own_times: bool) -> None:
 
 @pytest.mark.parametrize("n_steps", [3, 10])
 def test_vmap_over_states_is_a_batch(n_steps: int) -> None:
-    """An element-wise field: vmap over samples without a batch axis equals the batched solve; 1e-13."""
+    """For an element-wise field, vmap over samples equals the batched solve; 1e-13."""
     y0, times, grid = torch.randn(5, 2, dtype=F64), torch.tensor([0.3, 2.0], dtype=F64), _grids(n_steps)[0]
     mapped = vmap(lambda y: odesolve(swirl, y, times, grid=grid).states)(y0)
     torch.testing.assert_close(mapped.transpose(0, 1), odesolve(swirl, y0, times, grid=grid).states, rtol=0, atol=1e-13)
@@ -140,8 +141,7 @@ def test_vmap_over_parameters_is_an_ensemble() -> None:
 
 @pytest.mark.parametrize("options", [{"grid": [0.0, 1.0, 2.0]}, {}], ids=["fixed", "adaptive"])
 def test_function_transforms_equal_autograd(options: dict[str, object]) -> None:
-    """torch.func.grad, jacrev and jvp over y0 against torch.autograd on the same solve; float64, 1e-12. Adaptive steps too:
-    these transforms do not hide values."""
+    """torch.func.grad, jacrev and jvp in y0 agree with torch.autograd to 1e-12; grad and jacrev also for adaptive steps."""
     y0 = torch.randn(2, dtype=F64)
 
     def solve(y: Tensor) -> Tensor:
@@ -167,6 +167,6 @@ def test_per_sample_gradients_by_vmap_of_grad() -> None:
 
 @pytest.mark.parametrize("transform", [vmap, lambda f: vmap(grad(lambda y: f(y).sum()))], ids=["vmap", "vmap of grad"])
 def test_vmap_of_adaptive_steps_is_refused_with_the_remedy(transform) -> None:
-    """Steps are chosen by values that vmap hides; torch's own message would not say what to do."""
+    """Adaptive steps need values that vmap hides; torch's error message would not name the remedy."""
     with pytest.raises(InputError, match="give grid="):
         transform(lambda y: odesolve(swirl, y, [1.0]).states)(torch.randn(4, 2))
