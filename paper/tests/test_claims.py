@@ -10,10 +10,10 @@ import pytest
 
 from ltnode.evaluation import Cost, ResultRow
 from ltnode.report.published import Published
-from paper.reproduce import claims_images
-from paper.reproduce.claims import all_claims
-from paper.reproduce.claims_evidence import Claim
-from paper.reproduce.images_results import ImageResult, compact_rows, mean_cost
+from paper.reproduce.claims import images as claims_images
+from paper.reproduce.claims.evidence import Claim
+from paper.reproduce.images.results import ImageResult, compact_rows, mean_cost
+from paper.reproduce.pages.claims import all_claims
 
 PUBLISHED = Published.read(Path(__file__).parents[2] / "paper" / "published.toml")
 MODELS = ("node", "sde-net", "node-gp", "uni-node", "lt-node", "alt-node")

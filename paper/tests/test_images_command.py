@@ -17,11 +17,12 @@ from typer.testing import CliRunner, Result
 from ltnode.cli.app import make_app
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
-from paper.reproduce import claims_images, images
-from paper.reproduce import command as reproduce
-from paper.reproduce.images_grid import Cell, load_grid
-from paper.reproduce.images_results import read_result
-from paper.reproduce.images_runs import import_run
+from paper.reproduce.claims import images as claims_images
+from paper.reproduce.commands import images as reproduce
+from paper.reproduce.images import cells as images
+from paper.reproduce.images.grid import Cell, load_grid
+from paper.reproduce.images.results import read_result
+from paper.reproduce.images.run_folders import import_run
 
 APP = make_app()
 __all__ = ["tiny_data"]
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("tiny_data")
 @pytest.fixture
 def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out tables, figures and pages, which one test looks at."""
-    monkeypatch.setattr(reproduce, "_rebuild", lambda *args: None)
+    monkeypatch.setattr(reproduce, "write_pages", lambda *args, **options: None)
 
 
 def command(paper: Path, *words: str) -> Result:

@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from ltnode.errors import ConfigError, DataError
-from paper.reproduce import synthetic
-from paper.reproduce.claims import all_claims, claims_page, read_remarks, zoo_note
-from paper.reproduce.claims_evidence import Claim
-from paper.reproduce.images_grid import Cell, load_grid, select
-from paper.reproduce.images_pages import PaperFolder, results_block, tables_page, with_results
-from paper.reproduce.images_results import ImageResult, read_results
-from paper.reproduce.images_zoo import card, overview, read_zoo
+from paper.reproduce.claims.evidence import Claim
+from paper.reproduce.folder import PaperFolder
+from paper.reproduce.images.grid import Cell, load_grid, select
+from paper.reproduce.images.results import ImageResult, read_results
+from paper.reproduce.images.zoo import read_zoo
+from paper.reproduce.one_dimensional import synthetic
+from paper.reproduce.pages.claims import all_claims, claims_page, read_remarks, zoo_note
+from paper.reproduce.pages.readme import results_block, with_results
+from paper.reproduce.pages.tables import tables_page
+from paper.reproduce.pages.zoo import card, overview
 
 PAPER = PaperFolder(Path(__file__).parents[2] / "paper")
 REBUILD = "run `ltnode reproduce claims --figures` and commit what it makes"

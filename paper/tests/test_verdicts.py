@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ltnode.report.published import Printed
-from paper.reproduce.claims_rules import (
+from paper.reproduce.claims.judge import (
     Judgement,
     Measured,
     Verdict,

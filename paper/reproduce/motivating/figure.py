@@ -9,8 +9,8 @@ import torch
 
 from ltnode.report.style import SavedFigure, save_figure
 from ltnode.typing import Float, Tensor
-from paper.reproduce.figures_motivating import LineMap, Panel, PlaneMap, Trajectories, motivating_figure
-from paper.reproduce.motivating import MODELS, TASKS, Trained, main_score, training_data
+from paper.reproduce.motivating.panels import LineMap, Panel, PlaneMap, Trajectories, motivating_figure
+from paper.reproduce.motivating.tasks import MODELS, TASKS, Trained, main_score, training_data
 
 _HALF, _SIDE = 1.75, 90
 

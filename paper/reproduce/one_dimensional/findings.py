@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from paper.reproduce import selection
-from paper.reproduce.synthetic import VARIANTS
+from paper.reproduce.one_dimensional import selection
+from paper.reproduce.one_dimensional.synthetic import VARIANTS
 
 HEADER = ("quantity", "paper", "ours", "verdict", "likely reason")
 WORDS = (0, 1, 2, 3, 4)

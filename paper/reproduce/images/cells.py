@@ -25,8 +25,8 @@ from ltnode.report.runs import EVALUATION
 from ltnode.training import Run, RunStatus, fit, load
 from ltnode.training.concurrent import Job, fit_together
 from ltnode.training.run import RunFolder
-from paper.reproduce.images_grid import Cell
-from paper.reproduce.images_results import (
+from paper.reproduce.images.grid import Cell
+from paper.reproduce.images.results import (
     FORMAT,
     PREFIX,
     ImageResult,
@@ -35,7 +35,7 @@ from paper.reproduce.images_results import (
     read_result,
     write_result,
 )
-from paper.reproduce.images_runs import differences, run_config
+from paper.reproduce.images.run_folders import differences, run_config
 
 SMALL_PART = 500
 """Test examples of the numbers that anyone can check in seconds."""

@@ -26,7 +26,7 @@ from ltnode.models import LatentTimeODE, ObjectiveOptions, SolverOptions
 from ltnode.models.vectors import TimeMLP, mlp
 from ltnode.training import TrainConfig, fit
 from ltnode.typing import Float, Tensor
-from paper.reproduce.synthetic import write_result
+from paper.reproduce.one_dimensional.synthetic import write_result
 
 Task = Literal["concentric-1d", "concentric", "reflection"]
 TASKS: tuple[Task, ...] = ("concentric-1d", "concentric", "reflection")

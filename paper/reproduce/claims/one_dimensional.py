@@ -9,10 +9,11 @@ from typing import Any
 
 from ltnode.report.naming import model_title
 from ltnode.report.published import Printed, Published
-from paper.reproduce import motivating, selection
-from paper.reproduce.claims_evidence import Claim, judged, versus
-from paper.reproduce.claims_rules import MISSING, Judgement, Measured, Verdict, judge_best, judge_number, judge_order
-from paper.reproduce.synthetic import ITERATIONS, has_full_length, read_results
+from paper.reproduce.claims.evidence import Claim, judged, versus
+from paper.reproduce.claims.judge import MISSING, Judgement, Measured, Verdict, judge_best, judge_number, judge_order
+from paper.reproduce.motivating import tasks as motivating
+from paper.reproduce.one_dimensional import selection
+from paper.reproduce.one_dimensional.synthetic import ITERATIONS, has_full_length, read_results
 
 SECTION = "1-D regression"
 ENTROPY_TOLERANCE, POSTERIOR_TOLERANCE, SAME_POSTERIOR, STAGNANT = 0.25, 0.1, 0.3, 1.2

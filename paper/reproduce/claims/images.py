@@ -9,7 +9,7 @@ from ltnode.errors import MissingExtraError
 from ltnode.models import build
 from ltnode.report.naming import data_title, model_title
 from ltnode.report.published import Published
-from paper.reproduce.claims_evidence import (
+from paper.reproduce.claims.evidence import (
     BASELINES,
     FOREIGN,
     MODELS,
@@ -25,7 +25,7 @@ from paper.reproduce.claims_evidence import (
     pair_claim,
     versus,
 )
-from paper.reproduce.claims_rules import (
+from paper.reproduce.claims.judge import (
     MISSING,
     Judgement,
     Verdict,
@@ -35,7 +35,7 @@ from paper.reproduce.claims_rules import (
     judge_number,
     judge_order,
 )
-from paper.reproduce.images_grid import STANDARD
+from paper.reproduce.images.grid import STANDARD
 
 DATA = ("mnist", "fashion-mnist", "cifar10", "svhn")
 ERROR_TOLERANCE = {"mnist": 0.002, "fashion-mnist": 0.008, "cifar10": 0.01, "svhn": 0.006}

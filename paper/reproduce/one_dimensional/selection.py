@@ -20,7 +20,7 @@ from ltnode.data import gap_data
 from ltnode.endtime import GammaTime
 from ltnode.models import LatentTimeODE, build
 from ltnode.training import fit
-from paper.reproduce.synthetic import (
+from paper.reproduce.one_dimensional.synthetic import (
     ITERATIONS,
     POINTS,
     VARIANTS,

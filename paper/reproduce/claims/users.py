@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from ltnode.report.naming import data_title, model_title
 from ltnode.report.published import Printed, Published
-from paper.reproduce.claims_evidence import FOREIGN, PROPOSED, Claim, Evidence, Read, seed_text
-from paper.reproduce.claims_rules import MISSING, Judgement, Measured, Verdict, judge_order, judge_users
-from paper.reproduce.images_grid import STANDARD
+from paper.reproduce.claims.evidence import FOREIGN, PROPOSED, Claim, Evidence, Read, seed_text
+from paper.reproduce.claims.judge import MISSING, Judgement, Measured, Verdict, judge_order, judge_users
+from paper.reproduce.images.grid import STANDARD
 
 SECTION = "The users' question"
 RIVALS = ("node", "uni-node")

@@ -10,9 +10,9 @@ from typing import Any
 from ltnode.evaluation import ResultRow
 from ltnode.report.naming import model_title
 from ltnode.report.published import Printed
-from paper.reproduce.claims_rules import Judgement, Measured, judge_best, judge_order
-from paper.reproduce.images_grid import STANDARD
-from paper.reproduce.images_results import ImageResult
+from paper.reproduce.claims.judge import Judgement, Measured, judge_best, judge_order
+from paper.reproduce.images.grid import STANDARD
+from paper.reproduce.images.results import ImageResult
 
 BASELINES = ("node", "sde-net", "node-gp", "uni-node")
 PROPOSED = ("lt-node", "alt-node")

@@ -14,8 +14,8 @@ from ltnode.endtime import GammaTime
 from ltnode.report.figures_1d import Curve, Posterior, SelectionCurve, posterior_figure, prediction_figure, selection_figure
 from ltnode.report.style import SavedFigure, save_figure
 from ltnode.typing import Float, Tensor
-from paper.reproduce.selection import TIMES, standard_error
-from paper.reproduce.synthetic import POINTS
+from paper.reproduce.one_dimensional.selection import TIMES, standard_error
+from paper.reproduce.one_dimensional.synthetic import POINTS
 
 _LONGEST = 8.0
 """Largest end-time shown: almost all of the prior Gamma(2, 0.5)."""

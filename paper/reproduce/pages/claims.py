@@ -15,12 +15,12 @@ from typing import Any
 from ltnode.errors import ConfigError, unknown_name
 from ltnode.report.markdown import markdown_table
 from ltnode.report.published import Published
-from paper.reproduce.claims_evidence import Claim, Evidence
-from paper.reproduce.claims_images import image_claims
-from paper.reproduce.claims_rules import Verdict
-from paper.reproduce.claims_synthetic import synthetic_claims
-from paper.reproduce.claims_users import users_question
-from paper.reproduce.images_results import ImageResult
+from paper.reproduce.claims.evidence import Claim, Evidence
+from paper.reproduce.claims.images import image_claims
+from paper.reproduce.claims.judge import Verdict
+from paper.reproduce.claims.one_dimensional import synthetic_claims
+from paper.reproduce.claims.users import users_question
+from paper.reproduce.images.results import ImageResult
 
 HEADER = ("claim", "paper", "ours", "seeds", "verdict", "why", "command")
 _INTRODUCTION = """\

@@ -12,7 +12,7 @@ from ltnode.files import read_json
 from ltnode.report.runs import EVALUATION
 from ltnode.training import RunStatus, TrainConfig
 from ltnode.training.run import RunFolder, is_run_config
-from paper.reproduce.images_grid import Cell
+from paper.reproduce.images.grid import Cell
 
 _RUN_FILES = ("config.json", "model.safetensors", "results.json", "metrics.jsonl", EVALUATION)
 _NOT_DECISIVE = ("log_every",)
