@@ -59,3 +59,7 @@ class PaperFolder:
         if not file.exists():
             raise ConfigError(f"{self.path} holds no published.toml: the reproduction runs from a clone of the repository")
         return Published.read(file)
+
+
+CLONE = PaperFolder(Path(__file__).parents[1])
+"""The folder ``paper`` that this code is in."""

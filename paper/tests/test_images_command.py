@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from ltnode.cli.app import make_app
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
-from paper.reproduce.claims import images as claims_images
+from paper.reproduce.claims import generalisation
 from paper.reproduce.commands import images as reproduce
 from paper.reproduce.images import cells as images
 from paper.reproduce.images.grid import Cell, load_grid
@@ -46,7 +46,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All protocols of one model; made again, tables and pages are the same, byte for byte."""
-    monkeypatch.setattr(claims_images, "_parameter_count", lambda data, model: None)  # builds 24 real networks
+    monkeypatch.setattr(generalisation, "_parameter_count", lambda data, model: None)  # builds 24 real networks
     paper = tiny_paper(tmp_path / "paper")
     (tmp_path / "README.md").write_text("# x\n\n<!-- results -->\nold\n<!-- /results -->\nend\n")
     result = command(paper, "--models", "lt-node", "--presets", "paper")

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from ltnode.cli.app import make_app
 from ltnode.errors import InputError
+from paper.reproduce.claims.motivating import motivating_claims
+from paper.reproduce.claims.verdict import Outcome
 from paper.reproduce.motivating import figure as motivating_figure
 from paper.reproduce.motivating import tasks as motivating
 
@@ -77,10 +79,13 @@ def test_the_motivating_verdict_needs_both_halves() -> None:
             for k, flag in enumerate(flags)
         ]
 
-    assert motivating.verdicts(results([False, False], [True, True]))[0][0]
-    assert not motivating.verdicts(results([False, True], [True, True]))[0][0]
-    assert not motivating.verdicts(results([False, False], [True, False]))[0][0]
-    assert motivating.verdicts([]) == []
+    def outcome(node: list[bool], alt: list[bool]) -> Outcome:
+        return next(e.verdict.outcome for e in motivating_claims(results(node, alt)) if e.claim.key == "motivating.reflection")
+
+    assert outcome([False, False], [True, True]) is Outcome.REPRODUCED
+    assert outcome([False, True], [True, True]) is Outcome.NOT_REPRODUCED
+    assert outcome([False, False], [True, False]) is Outcome.NOT_REPRODUCED
+    assert outcome([], []) is Outcome.MISSING
 
 
 def test_the_motivating_figure_shows_what_was_trained(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ from ltnode.data import gap_data, gap_grid
 from ltnode.demo.gap import in_gap
 from ltnode.errors import DataError
 from ltnode.models import LatentTimeODE
-from ltnode.report.published import Published
-from paper.reproduce.one_dimensional import figures as synthetic_figures
-from paper.reproduce.one_dimensional import findings, selection, synthetic
+from paper.reproduce.claims import one_dimensional as claims
+from paper.reproduce.folder import CLONE
+from paper.reproduce.one_dimensional import experiment, figures, measure, selection, table, variants
+from paper.reproduce.one_dimensional.selection import Support
+from paper.reproduce.records import read_results
 
 APP = make_app()
 
@@ -29,32 +31,32 @@ APP = make_app()
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's experiment on 40 points with 2 sets of end-times: the same code in a second."""
-    for module in (synthetic, selection, synthetic_figures):
+    for module in (experiment, selection, figures):
         monkeypatch.setattr(module, "POINTS", 40)
-    monkeypatch.setattr(synthetic, "TIME_SETS", 2)
+    monkeypatch.setattr(measure, "TIME_SETS", 2)
 
 
 def test_the_paper_s_networks_and_schedule() -> None:
     """Parameter counts of the described networks, and the published schedule, whatever the presets become."""
     counts = {}
-    ours = {name: variant for name, variant in synthetic.VARIANTS.items() if name not in ("sde-net", "node-gp")}
+    ours = {name: variant for name, variant in variants.VARIANTS.items() if name not in ("sde-net", "node-gp")}
     for name, variant in ours.items():
         model = variant.build(0)
         parts = (model.stem, model.field, model.head, model.end_time)
         counts[name] = sum(p.numel() for part in parts for p in part.parameters())
-        config = variant.config(0, synthetic.ITERATIONS)
+        config = variant.config(0, variants.ITERATIONS)
         assert (config.optimizer, config.lr, config.momentum, config.batch_size) == ("sgd", 1e-3, 0.9, None)
         assert (config.epochs, config.milestones, config.decay) == (3000, (1000, 2000), 0.1)
         assert not model.end_time.learnable or not model.end_time.truncate
     assert counts == {"lt-node": 69_953, "alt-node": 72_903, "uni-node": 69_951, "node": 69_951, "lt-node-prior-1-0.01": 69_953}
-    assert synthetic.VARIANTS["lt-node-prior-1-0.01"].build(0).end_time.prior.tolist() == pytest.approx([1, 0.01])
-    assert synthetic.POINTS == 1500
+    assert variants.VARIANTS["lt-node-prior-1-0.01"].build(0).end_time.prior.tolist() == pytest.approx([1, 0.01])
+    assert variants.POINTS == 1500
 
 
-def interrupting(variant: synthetic.Variant, after: int) -> synthetic.Variant:
+def interrupting(variant: variants.Variant, after: int) -> variants.Variant:
     """The variant, but its training gets a SIGINT after some steps."""
 
-    class Interrupting(synthetic.Variant):
+    class Interrupting(variants.Variant):
         def build(self, seed: int) -> LatentTimeODE:
             model = super().build(seed)
             steps = iter(range(1, 1_000_000))
@@ -76,15 +78,15 @@ def test_an_interrupted_reproduction_ends_bit_identical(
     name: str, small: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Stopped after 3 of 6 steps and run again: the log says from where, and weights and results are those of one go."""
-    variant = synthetic.VARIANTS[name]
-    whole = synthetic.reproduce(variant, 0, tmp_path / "a", tmp_path / "runs-a", iterations=6)
+    variant = variants.VARIANTS[name]
+    whole = experiment.reproduce(variant, 0, tmp_path / "a", tmp_path / "runs-a", iterations=6)
     with pytest.raises(KeyboardInterrupt):
-        synthetic.reproduce(interrupting(variant, 3), 0, tmp_path / "b", tmp_path / "runs-b", iterations=6)
+        experiment.reproduce(interrupting(variant, 3), 0, tmp_path / "b", tmp_path / "runs-b", iterations=6)
     assert not (tmp_path / "b").exists()
     with caplog.at_level(logging.INFO, logger="ltnode"):
-        resumed = synthetic.reproduce(variant, 0, tmp_path / "b", tmp_path / "runs-b", iterations=6)
+        resumed = experiment.reproduce(variant, 0, tmp_path / "b", tmp_path / "runs-b", iterations=6)
     assert "resumed from step 3" in caplog.text
-    stem = synthetic.result_name(name, 0, 6)
+    stem = experiment.result_name(name, 0, 6)
     weights = [(tmp_path / runs / stem / "model.safetensors").read_bytes() for runs in ("runs-a", "runs-b")]
     assert weights[0] == weights[1]
     provenances = [result.pop("provenance") for result in (whole, resumed)]
@@ -95,9 +97,9 @@ def test_an_interrupted_reproduction_ends_bit_identical(
 
 def test_what_is_measured(small: None) -> None:
     """Entropy, fit and spread recomputed from single predictions; the model's BatchNorm buffers are left as they were."""
-    model, data = synthetic.VARIANTS["lt-node"].build(1).eval(), gap_data(40)
+    model, data = variants.VARIANTS["lt-node"].build(1).eval(), gap_data(40)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = synthetic.measure(model, data)
+    found = measure.measure(model, data)
     after = model.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     grid = gap_grid()
@@ -112,15 +114,15 @@ def test_what_is_measured(small: None) -> None:
     assert found["posterior"]["alpha"] == 1
     assert len(found["fit"]["times"]) == len(found["fit"]["train"]["rmse_of_members"]) == 10
     assert found["fit"]["eval"]["rmse"] != found["fit"]["train"]["rmse"]
-    assert synthetic.measure(synthetic.VARIANTS["node"].build(0).eval(), data)["entropy"]["model"] is None
+    assert measure.measure(variants.VARIANTS["node"].build(0).eval(), data)["entropy"]["model"] is None
 
 
 @pytest.mark.parametrize("name", ["sde-net", "node-gp"])
 def test_baselines_are_measured_by_the_same_quantities(name: str) -> None:
     """An untrained SDE-Net and NODE-GP: entropy and fit recomputed from their own predictions, no posterior over T."""
-    variant = synthetic.VARIANTS[name]
+    variant = variants.VARIANTS[name]
     model, data = variant.build(0).eval(), gap_data(40)
-    found = synthetic.measure(model, data)
+    found = measure.measure(model, data)
     grid = gap_grid()
     members = model.predict(grid, 10, "random", 3).member_means.double()
     variance = members.var(dim=0, correction=0)[in_gap(grid)]
@@ -130,8 +132,11 @@ def test_baselines_are_measured_by_the_same_quantities(name: str) -> None:
     assert found["fit"]["eval"]["rmse"] == pytest.approx(float((mean - data.train.y).square().mean().sqrt()), rel=1e-5)
     assert found["posterior"] is None
     assert "train" not in found["fit"]
-    lines = findings.findings([{**result_of(name, -0.3), **found, "seed": 0}], [], PUBLISHED)
-    assert verdict(lines, "fit RMSE") == "not published"
+    row = dict(
+        zip(table.HEADER, table.measurement_rows([{"variant": name, "title": "x", "model": name, **found}])[0], strict=True)
+    )
+    assert row["fit RMSE"] == f"{found['fit']['eval']['rmse']:.3f}"
+    assert row["with batch statistics"] == row["learnt q(T)"] == "–"
     assert variant.config(0, 3000).epochs == (600 if name == "node-gp" else 3000)
 
 
@@ -139,94 +144,44 @@ def test_the_command_reports_what_is_there_and_lists_what_is_missing(
     small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One model and the selection at 2 iterations: table, figures that are not blank, the missing ones by name."""
-    monkeypatch.setattr(selection, "TIMES", (0.5, 1.0))
-    monkeypatch.setattr(synthetic_figures, "TIMES", (0.5, 1.0))
+    for module in (selection, figures, claims):
+        monkeypatch.setattr(module, "TIMES", (0.5, 1.0))
     words = ["reproduce", "synthetic", "--models", "lt-node", "--iterations", "2"]
     folders = ["--out", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     result = CliRunner().invoke(APP, words + folders)
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())
-    assert "synthetic-alt-node-seed0-2it" in text.split("missing")[1]
-    assert "synthetic-lt-node-seed0-2it" not in text.split("missing")[1]
+    assert "synthetic-alt-node-seed0-2it" in text.split("missing (run")[1]
+    assert "synthetic-lt-node-seed0-2it" not in text.split("missing (run")[1]
     assert "not the paper's 3000" in text
     for stem in ("synthetic-predictions", "synthetic-posteriors", "selection"):
         assert colours(tmp_path / "results" / f"{stem}.png") > 50
-    assert (
-        "| LT-NODE, prior (2, 0.5): learnt posterior | Gamma(1.27, 0.98) |"
-        in (tmp_path / "results" / "synthetic-2it.md").read_text()
-    )
+    page = (tmp_path / "results" / "synthetic-2it.md").read_text()
+    assert "| LT-NODE with prior Gamma(2, 0.5): learnt posterior | Gamma(1.27, 0.98) |" in page
+    assert "| LT-NODE, prior (2, 0.5) |" in page
+    assert "NODE-GP: mean entropy" not in page  # nothing was measured
     times = (tmp_path / "results" / "synthetic-lt-node-seed0-2it.json").stat().st_mtime_ns
     again = CliRunner().invoke(APP, [*words, *folders, "--report-only"])
     assert again.exit_code == 0
     assert (tmp_path / "results" / "synthetic-lt-node-seed0-2it.json").stat().st_mtime_ns == times
 
 
-def result_of(variant: str, entropy: float, spread: float = 0.1, **changes: Any) -> dict[str, Any]:
-    """A result as `synthetic.reproduce` writes it, with numbers that are easy to judge."""
-    made = synthetic.VARIANTS[variant]
-    sets = {"mean": entropy, "std": spread, "sets": [entropy - spread, entropy + spread]}
-    return {
-        "variant": variant,
-        "title": made.title,
-        "model": made.model,
-        "prior": made.prior,
-        "seed": 0,
-        "entropy": {"model": sets, "with_noise": sets},
-        "fit": {"eval": {"rmse": 0.1}, "train": {"rmse": 0.1}},
-        "posterior": {"alpha": 1.27, "beta": 0.98, "tail": 0.1} if made.prior else None,
-        "parameters": {"network_and_posterior": 10, "all": 11},
-        **changes,
-    }
-
-
-PUBLISHED = {
-    "entropy": {"lt-node": 2.42, "alt-node": 1.17, "uni-node": -0.65},
-    "posterior": [{"prior": [2.0, 0.5], "learnt": [1.27, 0.98]}, {"prior": [1.0, 0.01], "learnt": [1.05, 0.99]}],
-}
-
-
-def verdict(lines: list[findings.Finding], quantity: str) -> str:
-    return next(line.verdict for line in lines if quantity in line.quantity)
-
-
-@pytest.mark.parametrize(
-    ("entropy", "spread", "expected"),
-    [(2.42, 0.0, "reproduced"), (2.2, 0.0, "reproduced"), (-0.4, 0.5, "missed"), (1.5, 0.6, "reproduced")],
-)
-def test_an_entropy_is_judged_by_its_spread(entropy: float, spread: float, expected: str) -> None:
-    """Within 0.25 nats or two standard deviations over sets of end-times; a miss has a reason."""
-    lines = findings.findings([result_of("lt-node", entropy, spread)], [], PUBLISHED)
-    line = next(line for line in lines if "model variance" in line.quantity)
-    assert (line.paper, line.verdict) == ("2.42", expected)
-    assert bool(line.reason) == (expected == "missed")
-
-
-def test_the_other_verdicts_can_go_both_ways() -> None:
-    good = [result_of("lt-node", 2.4), result_of("alt-node", 1.2), result_of("uni-node", -0.6, fit=_fit(0.3))]
-    bad = [
-        result_of("lt-node", -1.0, posterior={"alpha": 2.0, "beta": 0.5, "tail": 0.5}, fit=_fit(0.3, 0.1)),
-        result_of("alt-node", 1.2),
-        result_of("uni-node", -0.6),
-        result_of("lt-node-prior-1-0.01", 0.0, posterior={"alpha": 1.05, "beta": 0.9, "tail": 0.1}),
+def test_the_table_of_measurements_averages_over_seeds() -> None:
+    """LT-NODE with two seeds: entropies over all sets, both modes of BatchNorm, posterior, tail, and parameters of the noise."""
+    results = [
+        {
+            "variant": "lt-node",
+            "title": "LT-NODE, prior (2, 0.5)",
+            "model": "lt-node",
+            "entropy": {"model": {"sets": [seed + 1.0, seed + 3.0]}, "with_noise": {"sets": [4.0]}},
+            "fit": {"eval": {"rmse": 0.3}, "train": {"rmse": 0.1 + 0.1 * seed}},
+            "posterior": {"alpha": 1.27, "beta": 0.98, "mean": 1.3, "tail": 0.1},
+            "parameters": {"network_and_posterior": 69_953, "all": 69_954},
+        }
+        for seed in (0, 1)
     ]
-    same = [result_of("lt-node", 0.0), result_of("lt-node-prior-1-0.01", 0.0, posterior={"alpha": 1.1, "beta": 0.9, "tail": 0.1})]
-    lines, others = (findings.findings(results, [], PUBLISHED) for results in (good, bad))
-    assert verdict(lines, "order of E") == "reproduced"
-    assert verdict(others, "order of E") == "missed"
-    assert verdict(lines, "(2, 0.5): learnt posterior") == "reproduced"
-    assert verdict(others, "(2, 0.5): learnt posterior") == "missed"
-    assert verdict(others, "(1, 0.01): learnt posterior") == "reproduced"
-    assert verdict(lines, "does not fit") == "reproduced"
-    assert verdict(others, "does not fit") == "missed"
-    assert verdict(others, "whatever the prior") == "missed"
-    assert verdict(findings.findings(same, [], PUBLISHED), "whatever the prior") == "reproduced"
-    assert verdict(lines, "ALT-NODE: fit RMSE") == "both modes agree"
-    assert verdict(others, "(2, 0.5): fit RMSE") == "eval mode is not the trained field"
-    assert findings.findings([result_of("lt-node", 1.0)], [], {})[0].verdict == "not published"
-
-
-def _fit(running: float, batch: float | None = None) -> dict[str, Any]:
-    return {"eval": {"rmse": running}, "train": {"rmse": running if batch is None else batch}}
+    expected = ["2.50 ± 1.12", "4.00 ± 0.00", "0.300", "0.150", "Gamma(1.27, 0.98), mean 1.30", "0.10", "69,953 + 1"]
+    assert table.measurement_rows(results) == [["LT-NODE, prior (2, 0.5)", *expected]]
 
 
 def selected(errors: dict[float, float]) -> list[dict[str, Any]]:
@@ -236,17 +191,21 @@ def selected(errors: dict[float, float]) -> list[dict[str, Any]]:
 def test_selection_is_judged_by_the_validation_errors() -> None:
     """q = Gamma(1.27, 0.98) has most mass near 0.25 to 1: supported where small T is best, not where T = 3 is."""
     small_is_best = {0.25: 0.100, 0.5: 0.101, 1.0: 0.12, 2.0: 0.2, 3.0: 0.3}
-    found = selection.judge(selected(small_is_best), 1.27, 0.98)
+    found = selection.compare(selected(small_is_best), 1.27, 0.98)
     assert found.best_time == 0.25
     assert found.indistinguishable == (0.25, 0.5)
     assert sum(found.posterior_mass) == pytest.approx(1)
     favoured = selection.TIMES[max(range(5), key=found.posterior_mass.__getitem__)]
-    assert found.text.startswith("supported" if favoured in (0.25, 0.5) else "not supported")
+    assert found.favoured == favoured
+    assert found.support is (Support.SUPPORTED if favoured in (0.25, 0.5) else Support.NOT_SUPPORTED)
     large_is_best = dict(zip(small_is_best, [0.3, 0.2, 0.15, 0.12, 0.1], strict=True))
-    assert selection.judge(selected(large_is_best), 1.27, 0.98).text.startswith("not supported")
-    assert "cannot tell" in selection.judge(selected(dict.fromkeys(small_is_best, 0.1)), 1.27, 0.98).text
-    concentrated = selection.judge(selected(small_is_best), 100.0, 100.0)  # all mass near T = 1, which is worse
-    assert concentrated.text.startswith("not supported")
+    assert selection.compare(selected(large_is_best), 1.27, 0.98).support is Support.NOT_SUPPORTED
+    alike = selection.compare(selected(dict.fromkeys(small_is_best, 0.1)), 1.27, 0.98)
+    assert alike.support is Support.UNDECIDED
+    assert "cannot distinguish" in alike.text
+    concentrated = selection.compare(selected(small_is_best), 100.0, 100.0)  # all mass near T = 1, which is worse
+    assert concentrated.support is Support.NOT_SUPPORTED
+    assert concentrated.text == "not supported: q(T) has most mass near T = 1, but the best end-times are 0.25, 0.5"
 
 
 def test_the_standard_error_of_an_rmse(generator: torch.Generator) -> None:
@@ -257,13 +216,12 @@ def test_the_standard_error_of_an_rmse(generator: torch.Generator) -> None:
 
 def test_published_values() -> None:
     """The file of the repository has what the experiment needs."""
-    published = Published.read().synthetic
-    assert set(published["entropy"]) == {"lt-node", "alt-node", "uni-node", "sde-net", "node-gp"}
-    assert {tuple(entry["prior"]) for entry in published["posterior"]} == {(2.0, 0.5), (1.0, 0.01)}
-    assert Published().synthetic == {}
+    published = CLONE.published()
+    assert set(published.gap_entropies) == {"lt-node", "alt-node", "uni-node", "sde-net", "node-gp"}
+    assert all(published.learnt_posterior(prior) is not None for prior in ((2.0, 0.5), (1.0, 0.01)))
 
 
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(DataError, match="x.json is damaged"):
-        synthetic.read_results(tmp_path, ["x"])
+        read_results(tmp_path, ["x"])

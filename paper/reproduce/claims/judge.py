@@ -1,210 +1,167 @@
-"""How a claim of the paper is judged by our numbers. The rules were fixed before the runs that they judge, but for one.
+"""The judge: the one place that decides whether our numbers support a claim of the paper.
 
-A printed number is reproduced within a tolerance or within two deviations, the paper's and ours together, where ours counts for
-no more than the paper's: a model that varies more than the paper's does not come closer to it by that. (This limit came later,
-when one of our seeds failed and so widened what was allowed; it can only turn "reproduced" into "not".) An order is reproduced
-where the gap exceeds the spread over seeds, reversed where it does so the other way, and not reproduced in between. A deviation
-over one seed is unknown: the paper's stands in for it where it prints one, and the verdict says that it rests on one seed.
+All rules were fixed before the runs that they judge, except for one. A printed number is reproduced if ours differs from it by at
+most a tolerance, or by at most two standard deviations (the paper's and ours combined, where ours counts for at most the
+paper's). This last limit was added when one of our seeds failed and its large deviation widened what was allowed; it can only
+turn "reproduced" into "not reproduced". An order is reproduced if the gap exceeds the spread over seeds, reversed if it does so
+in the other direction, and not reproduced in between. The spread of a single seed is unknown: the standard deviation that the
+paper prints is used instead, if there is one, and the verdict says that it rests on one seed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
 
+from ltnode.report.aggregate import Measured
 from ltnode.report.published import Printed
+from paper.reproduce.claims.claim import (
+    Always,
+    AtMost,
+    Best,
+    Claim,
+    Close,
+    MostVariable,
+    Near,
+    NotBest,
+    NoWorse,
+    Overall,
+    Statement,
+)
+from paper.reproduce.claims.evidence import Evidence
+from paper.reproduce.claims.verdict import Answer, JudgedClaim, Outcome, Verdict
+
+Numbers = Mapping[str, Measured | None]
 
 
-class Verdict(StrEnum):
-    """What our numbers say about a claim."""
-
-    REPRODUCED = "reproduced"
-    NOT_REPRODUCED = "not reproduced"
-    REVERSED = "reversed"
-    MISSING = "missing"
+def judged(claim: Claim, evidence: Evidence) -> JudgedClaim:
+    """Judge a claim by our evidence."""
+    return JudgedClaim(claim, evidence, judge(claim.statement, evidence))
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A number over seeds.
-
-    Attributes:
-        values: One per seed.
-    """
-
-    values: tuple[float, ...]
-
-    @property
-    def mean(self) -> float:
-        """Mean over the seeds."""
-        return math.fsum(self.values) / len(self.values)
-
-    @property
-    def std(self) -> float:
-        """Population standard deviation (ddof 0), as in the paper; 0 for one seed."""
-        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / len(self.values))
-
-    @property
-    def seeds(self) -> int:
-        """How many there are."""
-        return len(self.values)
-
-    def spread(self, printed: Printed | None = None) -> float:
-        """The deviation; of one seed the paper's, where it prints one."""
-        if self.seeds > 1 or printed is None:
-            return self.std
-        return printed.std
-
-    def text(self, digits: int, scale: float = 1.0) -> str:
-        """Mean ± deviation, or the number of one seed."""
-        mean = f"{scale * self.mean:.{digits}f}"
-        return mean if self.seeds == 1 else f"{mean} ± {scale * self.std:.{digits}f}"
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict with what it rests on.
-
-    Attributes:
-        verdict: The verdict.
-        one_seed: Whether a number of one seed is part of it.
-        detail: What decided, in words.
-    """
-
-    verdict: Verdict
-    one_seed: bool = False
-    detail: str = ""
-
-    @property
-    def text(self) -> str:
-        """For a table."""
-        return f"{self.verdict.value} (one seed)" if self.one_seed and self.verdict is not Verdict.MISSING else self.verdict.value
-
-
-MISSING = Judgement(Verdict.MISSING)
-
-
-def judge_number(ours: Measured | None, paper: Printed, tolerance: float) -> Judgement:
-    """A printed number: within the tolerance, or within two deviations, ours no larger than the paper's.
+def judge(statement: Statement, evidence: Evidence) -> Verdict:
+    """Decide whether our evidence supports a statement.
 
     Args:
-        ours: In the paper's units; None where there is none.
-        paper: Mean and deviation.
-        tolerance: Fixed beforehand.
+        statement: What is claimed; its names are those of the evidence.
+        evidence: What we measured.
     """
-    if ours is None:
-        return MISSING
+    if evidence.unusable:
+        return Verdict(Outcome.MISSING, evidence.seeds, evidence.unusable)
+    outcome, reason = _decide(statement, evidence.numbers)
+    return Verdict(outcome, evidence.seeds, reason)
+
+
+def _decide(statement: Statement, numbers: Numbers) -> tuple[Outcome | Answer, str]:
+    """The outcome and the reason for it."""
+    match statement:
+        case Best():
+            return _best(statement, numbers)
+        case NotBest():
+            return _not_best(statement, numbers)
+        case Close():
+            return _close(statement, numbers)
+        case MostVariable():
+            return _most_variable(statement, numbers)
+        case Overall():
+            return _overall(numbers), ""
+    known = {name: number for name, number in numbers.items() if number is not None}
+    if len(known) < len(numbers):
+        return Outcome.MISSING, _missing(name for name in numbers if name not in known)
+    return _plain(_holds(statement, known)), ""
+
+
+def _holds(statement: Near | AtMost | NoWorse | Always, numbers: Mapping[str, Measured]) -> bool:
+    match statement:
+        case Near():
+            return all(_is_near(numbers[name], printed, statement.tolerance) for name, printed in statement.printed.items())
+        case AtMost():
+            return all(number.mean <= statement.bound for number in numbers.values())
+        case NoWorse():
+            these = min(number.mean for name, number in numbers.items() if name in statement.names)
+            others = min(number.mean for name, number in numbers.items() if name not in statement.names)
+            return these <= others + statement.tolerance
+        case Always():
+            return all(value == 1 for number in numbers.values() for value in number.values)
+
+
+def _is_near(ours: Measured, paper: Printed, tolerance: float) -> bool:
     allowed = max(tolerance, 2 * math.hypot(paper.std, min(ours.std, paper.std)))
-    # Numbers are printed with few digits; a difference equal to the bound counts as within it.
-    close = abs(ours.mean - paper.mean) <= allowed * (1 + 1e-9)
-    return Judgement(Verdict.REPRODUCED if close else Verdict.NOT_REPRODUCED, ours.seeds == 1)
+    # Printed numbers have few digits, so a difference that equals the bound up to rounding counts as within it.
+    return abs(ours.mean - paper.mean) <= allowed * (1 + 1e-9)
 
 
-def judge_order(
-    better: Measured | None,
-    worse: Measured | None,
-    higher: bool,
-    printed: tuple[Printed | None, Printed | None] = (None, None),
-) -> Judgement:
-    """That one model is better than another.
-
-    Args:
-        better: Numbers of the model that the paper finds better.
-        worse: Numbers of the other.
-        higher: Whether larger numbers are better.
-        printed: What the paper prints for both, for the spread of a single seed.
-    """
-    if better is None or worse is None:
-        return MISSING
-    gap = (better.mean - worse.mean) * (1 if higher else -1)
-    spread = math.hypot(better.spread(printed[0]), worse.spread(printed[1]))
-    one_seed = min(better.seeds, worse.seeds) == 1
-    if gap > spread:
-        return Judgement(Verdict.REPRODUCED, one_seed)
-    if gap < -spread:
-        return Judgement(Verdict.REVERSED, one_seed)
-    return Judgement(Verdict.NOT_REPRODUCED, one_seed, "the gap is within the spread")
-
-
-def judge_best(
-    candidate: Measured | None,
-    others: Mapping[str, Measured | None],
-    higher: bool,
-    printed: Mapping[str, Printed | None] | None = None,
-    name: str = "",
-    beats: str = "better",
-) -> Judgement:
-    """That one model is better than each of several others.
-
-    One that is better beyond the spread reverses the claim, whoever is missing; it is reproduced only against all of them.
-
-    Args:
-        candidate: Numbers of the model.
-        others: Numbers of the others by name.
-        higher: Whether larger numbers are better.
-        printed: What the paper prints, by name.
-        name: The candidate's, for ``printed``.
-        beats: Word for one that reverses the claim.
-    """
+def _best(statement: Best, numbers: Numbers) -> tuple[Outcome, str]:
+    """A rival that is better beyond the spread reverses the claim even while others are missing."""
+    candidate = numbers[statement.name]
+    absent = _missing(name for name, number in numbers.items() if number is None)
     if candidate is None:
-        absent = [other for other, numbers in others.items() if numbers is None]
-        return Judgement(Verdict.MISSING, False, f"missing: {', '.join([*([name] if name else []), *absent])}")
-    known = printed or {}
-    single = {
-        other: judge_order(candidate, numbers, higher, (known.get(name), known.get(other))) for other, numbers in others.items()
-    }
-    one_seed = any(judged.one_seed for judged in single.values())
-    by = {verdict: [other for other, judged in single.items() if judged.verdict is verdict] for verdict in Verdict}
-    missing = f"missing: {', '.join(by[Verdict.MISSING])}" if by[Verdict.MISSING] else ""
-    if by[Verdict.REVERSED]:
-        return Judgement(Verdict.REVERSED, one_seed, _joined(f"{', '.join(by[Verdict.REVERSED])} {beats}", missing))
-    if by[Verdict.NOT_REPRODUCED]:
-        close = f"within the spread of {', '.join(by[Verdict.NOT_REPRODUCED])}"
-        return Judgement(Verdict.NOT_REPRODUCED, one_seed, _joined(close, missing))
-    if by[Verdict.MISSING]:
-        so_far = f"ahead of {', '.join(by[Verdict.REPRODUCED])} so far" if by[Verdict.REPRODUCED] else ""
-        return Judgement(Verdict.MISSING, one_seed, _joined(so_far, missing))
-    return Judgement(Verdict.REPRODUCED, one_seed)
+        return Outcome.MISSING, absent
+    rivals = {name: number for name, number in numbers.items() if name != statement.name and number is not None}
+    single = {name: _compare(statement, candidate, name, rival) for name, rival in rivals.items()}
+    by = {outcome: ", ".join(name for name, found in single.items() if found is outcome) for outcome in Outcome}
+    if by[Outcome.REVERSED]:
+        return Outcome.REVERSED, _joined(f"{statement.word}: {by[Outcome.REVERSED]}", absent)
+    if by[Outcome.NOT_REPRODUCED]:
+        return Outcome.NOT_REPRODUCED, _joined(f"within the spread of {by[Outcome.NOT_REPRODUCED]}", absent)
+    if absent:
+        ahead = f"ahead of {by[Outcome.REPRODUCED]} so far" if by[Outcome.REPRODUCED] else ""
+        return Outcome.MISSING, _joined(ahead, absent)
+    return Outcome.REPRODUCED, ""
 
 
-def judge_close(numbers: Mapping[str, Measured | None], bound: float) -> Judgement:
-    """That several models are close: the largest difference of their means is within a bound."""
-    there = [found for found in numbers.values() if found is not None]
-    absent = [name for name, found in numbers.items() if found is None]
-    if len(there) < 2:
-        return Judgement(Verdict.MISSING, False, f"missing: {', '.join(absent)}")
-    means = [found.mean for found in there]
-    far = max(means) - min(means) > bound
-    one_seed = any(found.seeds == 1 for found in there)
-    detail = f"largest difference {max(means) - min(means):.3f}"
-    if absent and not far:
-        return Judgement(Verdict.MISSING, one_seed, _joined(detail, f"missing: {', '.join(absent)}"))
-    return Judgement(Verdict.NOT_REPRODUCED if far else Verdict.REPRODUCED, one_seed, detail)
+def _compare(statement: Best, candidate: Measured, name: str, rival: Measured) -> Outcome:
+    gap = (candidate.mean - rival.mean) * (1 if statement.higher else -1)
+    spread = math.hypot(_spread(candidate, statement.printed.get(statement.name)), _spread(rival, statement.printed.get(name)))
+    return Outcome.REPRODUCED if gap > spread else Outcome.REVERSED if gap < -spread else Outcome.NOT_REPRODUCED
 
 
-def judge_largest_spread(name: str, numbers: Mapping[str, Measured | None]) -> Judgement:
-    """That the numbers of one model vary most over seeds; nothing can be said with fewer than two seeds of each."""
-    if any(found is None or found.seeds < 2 for found in numbers.values()):
-        return Judgement(Verdict.MISSING, False, "needs at least two seeds of every model")
-    spreads = {other: found.std for other, found in numbers.items() if found is not None}
-    largest = max(spreads, key=spreads.__getitem__)
-    return Judgement(Verdict.REPRODUCED if largest == name else Verdict.REVERSED)
+def _spread(number: Measured, printed: Printed | None) -> float:
+    return number.std if number.seeds > 1 or printed is None else printed.std
 
 
-def judge_users(numbers: Sequence[Judgement]) -> tuple[str, bool]:
-    """Whether a model is better than others, over several measures: yes, in part, no, undecided or missing; and one seed or more.
-
-    ``yes``: better in at least one measure and worse in none; ``no``: better in none and worse in at least one.
-    """
-    verdicts = [judged.verdict for judged in numbers]
-    one_seed = any(judged.one_seed for judged in numbers)
-    if not verdicts or Verdict.MISSING in verdicts:
-        return Verdict.MISSING.value, one_seed
-    better, worse = Verdict.REPRODUCED in verdicts, Verdict.REVERSED in verdicts
-    return ("in part" if better and worse else "yes" if better else "no" if worse else "undecided"), one_seed
+def _not_best(statement: NotBest, numbers: Numbers) -> tuple[Outcome, str]:
+    outcome, reason = _best(statement.best, numbers)
+    opposite = {Outcome.REPRODUCED: Outcome.REVERSED, Outcome.MISSING: Outcome.MISSING}
+    return opposite.get(outcome, Outcome.REPRODUCED), reason
 
 
-def _joined(*words: str) -> str:
-    return "; ".join(word for word in words if word)
+def _close(statement: Close, numbers: Numbers) -> tuple[Outcome, str]:
+    means = [number.mean for number in numbers.values() if number is not None]
+    absent = _missing(name for name, number in numbers.items() if number is None)
+    if len(means) < 2:
+        return Outcome.MISSING, absent
+    difference = max(means) - min(means)
+    reason = f"largest difference {difference:.3f}"
+    # A missing number can only increase the largest difference.
+    if absent and difference <= statement.bound:
+        return Outcome.MISSING, _joined(reason, absent)
+    return _plain(difference <= statement.bound), reason
+
+
+def _most_variable(statement: MostVariable, numbers: Numbers) -> tuple[Outcome, str]:
+    spreads = {name: number.std for name, number in numbers.items() if number is not None and number.seeds > 1}
+    if len(spreads) < len(numbers):
+        return Outcome.MISSING, "needs at least two seeds of every model"
+    return (Outcome.REPRODUCED if max(spreads, key=spreads.__getitem__) == statement.name else Outcome.REVERSED), ""
+
+
+def _overall(numbers: Numbers) -> Answer:
+    scores = {None if number is None else number.mean for number in numbers.values()}
+    if not scores or None in scores:
+        return Answer.MISSING
+    better, worse = 1 in scores, -1 in scores
+    return Answer.IN_PART if better and worse else Answer.YES if better else Answer.NO if worse else Answer.UNDECIDED
+
+
+def _plain(holds: bool) -> Outcome:
+    return Outcome.REPRODUCED if holds else Outcome.NOT_REPRODUCED
+
+
+def _missing(names: Iterable[str]) -> str:
+    listed = ", ".join(names)
+    return f"missing: {listed}" if listed else ""
+
+
+def _joined(*reasons: str) -> str:
+    return "; ".join(reason for reason in reasons if reason)

@@ -1,70 +1,65 @@
-"""The question of our users: is the default posterior better than no posterior?"""
+"""The question that users ask, which the paper does not: is the default posterior better than no posterior?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from ltnode.report.aggregate import Measured
 from ltnode.report.naming import data_title, model_title
-from ltnode.report.published import Printed, Published
-from paper.reproduce.claims.evidence import FOREIGN, PROPOSED, Claim, Evidence, Read, seed_text
-from paper.reproduce.claims.judge import MISSING, Judgement, Measured, Verdict, judge_order, judge_users
+from ltnode.report.published import Published
+from paper.reproduce.claims.claim import Best, Claim, Overall, Section
+from paper.reproduce.claims.evidence import Evidence
+from paper.reproduce.claims.judge import judge, judged
+from paper.reproduce.claims.numbers import FOREIGN, PROPOSED, ImageNumbers, Read
+from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.images.grid import STANDARD
 
-SECTION = "The users' question"
 RIVALS = ("node", "uni-node")
 _WORDS = {
-    Verdict.REPRODUCED: "better than",
-    Verdict.REVERSED: "worse than",
-    Verdict.NOT_REPRODUCED: "within the spread of",
-    Verdict.MISSING: "missing against",
+    Outcome.REPRODUCED: "better than",
+    Outcome.REVERSED: "worse than",
+    Outcome.NOT_REPRODUCED: "within the spread of",
+    Outcome.MISSING: "missing against",
 }
+_SCORES = {Outcome.REPRODUCED: 1.0, Outcome.NOT_REPRODUCED: 0.0, Outcome.REVERSED: -1.0}
 
 
-def users_question(evidence: Evidence, published: Published) -> list[Claim]:
-    """Whether the default posterior is better than Uni-NODE and NODE: on clean, on rotated and against foreign images.
+def users_question(numbers: ImageNumbers, published: Published) -> list[JudgedClaim]:
+    """Judge whether the default posterior beats Uni-NODE and NODE on unchanged, on rotated and against foreign images.
 
     Args:
-        evidence: Our results.
-        published: What the paper prints; its deviations of the error stand for those of a single seed.
+        numbers: Our results.
+        published: The paper's values; its deviations of the error are used for a single seed.
     """
-    return [_answer(evidence, published, data, model) for data in FOREIGN for model in PROPOSED]
+    return [_answer(numbers, published, data, model) for data in FOREIGN for model in PROPOSED]
 
 
-def _answer(evidence: Evidence, published: Published, data: str, model: str) -> Claim:
-    measures: Mapping[str, tuple[Read, bool]] = {
-        "error": (evidence.number("clean", "error"), False),
-        "LL": (evidence.number("clean", "log_likelihood"), True),
-        "ECE": (evidence.number("clean", "ece"), False),
-        "rotated LL": (evidence.mean_along("rotation", "log_likelihood", "angle", lambda angle: angle > 0), True),
-        "AUROC": (evidence.number("ood", "auroc", ood=FOREIGN[data], score="max_probability"), True),
-    }
-    verdicts: list[Judgement] = []
-    numbers: list[Measured | None] = []
-    shown = []
-    for title, (read, higher) in measures.items():
-        mine = evidence.measured(read, data, model, "default")
-        numbers.append(mine)
-        if mine is None:
-            verdicts.append(MISSING)
-            shown.append(f"{title}: missing")
-            continue
+def _answer(numbers: ImageNumbers, published: Published, data: str, model: str) -> JudgedClaim:
+    scores: dict[str, Measured | None] = {}
+    seeds: list[int] = []
+    parts = []
+    for title, (read, higher) in _measures(numbers, data).items():
+        ours = numbers.measured(read, data, model, "default")
         words = []
         for rival in RIVALS:
-            theirs = evidence.measured(read, data, rival)
-            verdict = judge_order(mine, theirs, higher, _printed(published, data, model, rival, title))
-            verdicts.append(verdict)
-            numbers.append(theirs)
-            value = "" if theirs is None else f" {theirs.text(3)}"
-            words.append(f"{_WORDS[verdict.verdict]} {model_title(rival)}{value}")
-        shown.append(f"{title} {mine.text(3)}: {', '.join(words)}")
-    answer, one_seed = judge_users(verdicts)
-    if one_seed and answer != Verdict.MISSING.value:
-        answer += " (one seed)"
+            theirs = numbers.measured(read, data, rival)
+            printed = {"ours": published.error(data, model), "theirs": published.error(data, rival)} if title == "error" else {}
+            verdict = judge(Best("ours", higher, printed), Evidence({"ours": ours, "theirs": theirs}, ""))
+            outcome = Outcome(verdict.outcome)
+            scores[f"{title}, {rival}"] = None if outcome is Outcome.MISSING else Measured((_SCORES[outcome],))
+            seeds += [number.seeds for number in (ours, theirs) if number is not None]
+            words.append(f"{_WORDS[outcome]} {model_title(rival)}" + ("" if theirs is None else f" {theirs.text(3)}"))
+        parts.append(f"{title}: missing" if ours is None else f"{title} {ours.text(3)}: {', '.join(words)}")
     text = f"{data_title(data)}: does {model_title(model)} with the default posterior beat NODE and Uni-NODE?"
     made = f"ltnode reproduce images --data {data} --models {','.join(RIVALS)},{model} --variants {STANDARD}"
-    found = "; ".join(shown)
-    return Claim(f"users.{data}.{model}", SECTION, text, made, "not in the paper", found, seed_text(numbers), answer)
+    claim = Claim(f"users.{data}.{model}", Section.USERS, text, Overall(), made, paper=None)
+    return judged(claim, Evidence(scores, "; ".join(parts), seed_counts=tuple(seeds)))
 
 
-def _printed(published: Published, data: str, model: str, rival: str, title: str) -> tuple[Printed | None, Printed | None]:
-    return (published.error(data, model), published.error(data, rival)) if title == "error" else (None, None)
+def _measures(numbers: ImageNumbers, data: str) -> dict[str, tuple[Read, bool]]:
+    """Readers by title, each with whether larger values are better."""
+    return {
+        "error": (numbers.number("clean", "error"), False),
+        "LL": (numbers.number("clean", "log_likelihood"), True),
+        "ECE": (numbers.number("clean", "ece"), False),
+        "rotated LL": (numbers.mean_along("rotation", "log_likelihood", "angle"), True),
+        "AUROC": (numbers.number("ood", "auroc", ood=FOREIGN[data], score="max_probability"), True),
+    }

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
+from paper.reproduce.claims.all_claims import all_claims
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.grid import Cell, load_grid
 from paper.reproduce.images.results import read_results
-from paper.reproduce.pages.claims import all_claims
 from paper.reproduce.pages.writing import write_paper_pages, write_readme_results, write_zoo_cards
 
 
@@ -51,9 +51,9 @@ def write_pages(folder: PaperFolder, grid: Sequence[Cell], *, figures: bool, rep
         repository: Also update the README of the repository and the cards of the zoo.
     """
     published, results = folder.published(), read_results(folder.results)
-    claims = all_claims(results, folder.results, published)
-    made = write_paper_pages(folder, results, claims, figures=figures)
+    judged = all_claims(results, folder.results, published)
+    made = write_paper_pages(folder, results, judged, figures=figures)
     if repository:
-        made += write_readme_results(folder, results, claims) + write_zoo_cards(folder, grid)
+        made += write_readme_results(folder, results, judged) + write_zoo_cards(folder, grid)
     for path in made:
         console.say(f"made {path}")

@@ -69,8 +69,8 @@ def reproduce_images(
     folder = PaperFolder(paper)
     grid = load_grid(folder.grid)
     chosen_seeds = console.numbers(seeds) if seeds else None
-    names = [console.words(text) for text in (data, models, presets, variants)]
-    cells = select(grid, *names, seeds=chosen_seeds, settings=settings or ())
+    data_names, model_names, preset_names, variant_names = map(console.words, (data, models, presets, variants))
+    cells = select(grid, data_names, model_names, preset_names, variant_names, chosen_seeds, settings or ())
     places = experiment.Places(runs, out or folder.results)
     chosen = _protocols(protocols)
     if limit is not None and not settings:

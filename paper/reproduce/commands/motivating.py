@@ -9,8 +9,12 @@ import typer
 
 from ltnode.cli import console
 from ltnode.report.markdown import markdown_table
+from paper.reproduce.claims.motivating import motivating_claims
+from paper.reproduce.claims.verdict import Outcome
 from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds
-from paper.reproduce.motivating import figure, tasks
+from paper.reproduce.motivating import figure, table, tasks
+from paper.reproduce.pages.claims import verdict_text
+from paper.reproduce.records import shortened
 
 
 def register(group: typer.Typer) -> None:
@@ -24,7 +28,10 @@ def reproduce_motivating(
     runs: Runs = Path("runs"),
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = tasks.STEPS,
 ) -> None:
-    """Concentric annuli and reflection: what one common end-time cannot do, and end-times that depend on the input can."""
+    """Run the tasks that a common end-time cannot solve and input-dependent end-times can: concentric annuli and reflection.
+
+    Writes one JSON file per run, a figure and a table to OUT.
+    """
     trained = []
     with console.resumable(RESUME):
         for seed in console.numbers(seeds):
@@ -33,12 +40,15 @@ def reproduce_motivating(
                     console.say(f"{task}: {title}, seed {seed}")
                     trained.append(tasks.reproduce(task, model, seed, out, runs, steps))
     results = [entry.result for entry in trained]
-    rows = [line.cells() for line in tasks.summary(results)]
-    console.table("", tasks.HEADER, rows, words=(0, 1, 3))
-    for good, sentence in tasks.verdicts(results):
-        console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
+    rows = table.summary_rows(results)
+    console.table("", table.HEADER, rows, words=table.WORDS)
+    console.say(f"{table.NOTE}.", style="dim")
+    for judged in motivating_claims(results):
+        good = judged.verdict.outcome is Outcome.REPRODUCED
+        line = f"{judged.claim.text}: {verdict_text(judged.verdict)}. {judged.evidence.text}."
+        console.say(f"{'✓' if good else '✗'} {line}", style="green" if good else "bold red")
     first = [entry for entry in trained if entry.seed == trained[0].seed]
     console.say(f"figure: {figure.draw(out, first).png}")
-    table = out / f"motivating{'' if steps == tasks.STEPS else f'-{steps}it'}.md"
-    table.write_text(markdown_table(tasks.HEADER, rows), encoding="utf-8")
-    console.say(f"table: {table}")
+    page = out / f"motivating{shortened(steps, tasks.STEPS)}.md"
+    page.write_text(markdown_table(table.HEADER, rows), encoding="utf-8")
+    console.say(f"table: {page}")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ltnode.cli import console
 from ltnode.report.markdown import markdown_table
-from ltnode.report.published import Published
+from paper.reproduce.claims.one_dimensional import OneDimensionalResults, one_dimensional_claims
 from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds
-from paper.reproduce.one_dimensional import figures, findings, selection, synthetic
+from paper.reproduce.folder import CLONE
+from paper.reproduce.one_dimensional import figures, selection, table
+from paper.reproduce.one_dimensional.experiment import reproduce, result_name
+from paper.reproduce.one_dimensional.variants import ITERATIONS, VARIANTS, Variant, chosen
+from paper.reproduce.pages.claims import VERDICT_HEADER, verdict_rows
+from paper.reproduce.pages.remarks import Remarks
+from paper.reproduce.records import read_results, shortened
 
 
 def register(group: typer.Typer) -> None:
@@ -22,47 +29,62 @@ def register(group: typer.Typer) -> None:
 
 def reproduce_synthetic(
     seeds: Seeds = "0",
-    models: Annotated[str, typer.Option(help=f"Only these, separated by commas: {', '.join(synthetic.VARIANTS)}.")] = "",
+    models: Annotated[str, typer.Option(help=f"Only these, separated by commas: {', '.join(VARIANTS)}.")] = "",
     out: Out = Path("paper/results"),
     runs: Runs = Path("runs"),
-    iterations: Annotated[int, typer.Option(help="Training steps; the paper's are 3000.", min=1)] = synthetic.ITERATIONS,
+    iterations: Annotated[int, typer.Option(help=f"Training steps; the paper makes {ITERATIONS}.", min=1)] = ITERATIONS,
     select: Annotated[bool, typer.Option("--selection/--no-selection", help="Also train NODEs at five end-times.")] = True,
     train: Annotated[
-        bool, typer.Option("--train/--report-only", help="Train what is missing, or only show what is there.")
+        bool, typer.Option("--train/--report-only", help="Train what is missing, or only show what is recorded.")
     ] = True,
 ) -> None:
-    """The 1-D experiment: entropy in the gap, posteriors, fit, and whether q(T) selects the end-time.
+    """Run the 1-D experiment: entropy in the gap, posteriors, fit, and whether q(T) selects the end-time.
 
-    An interrupted command continues where it stopped when it is run again, and ends with the same numbers, bit for bit.
+    Writes one JSON file per run, three figures and a table to OUT. An interrupted command continues where it stopped when it is
+    run again, and ends with the same numbers, bit for bit.
     """
-    wanted, variants = console.numbers(seeds), synthetic.chosen(console.words(models))
-    published = Published.read().synthetic
+    chosen_seeds, variants = console.numbers(seeds), chosen(console.words(models))
+    if train:
+        _train(chosen_seeds, variants, select, out, runs, iterations)
+    stems = [result_name(name, seed, iterations) for seed in chosen_seeds for name in VARIANTS]
+    times = [selection.selection_name(time, seed, iterations) for seed in chosen_seeds for time in selection.TIMES]
+    (results, missing), (selected, not_selected) = read_results(out, stems), read_results(out, times)
+    if results:
+        _show(results, selected, out, iterations)
+    if iterations != ITERATIONS:
+        length = f"{iterations} iterations are not the paper's {ITERATIONS}"
+        console.say(f"{length}: these verdicts say nothing about the paper.", style="yellow")
+    if missing or not_selected:
+        names = ", ".join(missing + not_selected)
+        console.say(f"missing (run the command without --models to get all of them): {names}", style="yellow")
+
+
+def _train(seeds: Sequence[int], variants: Sequence[Variant], select: bool, out: Path, runs: Path, iterations: int) -> None:
     with console.resumable(RESUME):
-        for seed in wanted if train else ():
+        for seed in seeds:
             for variant in variants:
                 console.say(f"{variant.title}, seed {seed}")
-                synthetic.reproduce(variant, seed, out, runs, iterations)
+                reproduce(variant, seed, out, runs, iterations)
             for time in selection.TIMES if select else ():
                 console.say(f"NODE at T = {time:g}, seed {seed}")
                 selection.reproduce_time(time, seed, out, runs, iterations)
-    stems = [synthetic.result_name(name, seed, iterations) for seed in wanted for name in synthetic.VARIANTS]
-    times = [selection.selection_name(time, seed, iterations) for seed in wanted for time in selection.TIMES]
-    (results, missing), (selected, unselected) = synthetic.read_results(out, stems), synthetic.read_results(out, times)
-    lines = findings.findings(results, selected, published)
-    if lines:
-        rows = [line.cells() for line in lines]
-        console.table("", findings.HEADER, rows, words=findings.WORDS, lines=True)
-        for figure in figures.draw(out, results, selected, published):
-            console.say(f"figure: {figure.png}")
-        table = out / f"synthetic{'' if iterations == synthetic.ITERATIONS else f'-{iterations}it'}.md"
-        table.write_text(markdown_table(findings.HEADER, rows), encoding="utf-8")
-        console.say(f"table: {table}")
-    if iterations != synthetic.ITERATIONS:
-        console.say(
-            f"{iterations} iterations are not the paper's {synthetic.ITERATIONS}: these verdicts are no verdicts on it.",
-            style="yellow",
-        )
-    if not published:
-        console.say("paper/published.toml was not found: the column of the paper is empty.", style="yellow")
-    if missing or unselected:
-        console.say(f"missing, run the command without --models to get all: {', '.join(missing + unselected)}", style="yellow")
+
+
+def _show(results: Sequence[Mapping[str, Any]], selected: Sequence[Mapping[str, Any]], out: Path, iterations: int) -> None:
+    """Show and write the measurements, the verdicts and the figures."""
+    published = CLONE.published()
+    measured = table.measurement_rows(results)
+    console.table("", table.HEADER, measured, words=table.WORDS)
+    console.say(table.NOTE, style="dim")
+    claims = one_dimensional_claims(OneDimensionalResults(results, selected), published)
+    # The remarks explain the recorded results of the repository, not those of a user's own runs.
+    is_recorded = iterations == ITERATIONS and out.resolve() == CLONE.results.resolve()
+    remarks = Remarks.read(CLONE.remarks) if is_recorded else Remarks()
+    verdicts = verdict_rows([entry for entry in claims if entry.evidence.text], remarks)
+    console.table("", VERDICT_HEADER, verdicts, words=range(len(VERDICT_HEADER)), lines=True)
+    for figure in figures.draw(out, results, selected, published):
+        console.say(f"figure: {figure.png}")
+    page = out / f"synthetic{shortened(iterations, ITERATIONS)}.md"
+    text = f"{markdown_table(table.HEADER, measured)}\n{table.NOTE}\n\n{markdown_table(VERDICT_HEADER, verdicts)}"
+    page.write_text(text, encoding="utf-8")
+    console.say(f"table: {page}")

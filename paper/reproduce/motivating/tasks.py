@@ -10,7 +10,7 @@ opening between the training points of the annulus; on the line it errs on a qua
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from ltnode.models import LatentTimeODE, ObjectiveOptions, SolverOptions
 from ltnode.models.vectors import TimeMLP, mlp
 from ltnode.training import TrainConfig, fit
 from ltnode.typing import Float, Tensor
-from paper.reproduce.one_dimensional.synthetic import write_result
+from paper.reproduce.records import shortened, write_result
 
 Task = Literal["concentric-1d", "concentric", "reflection"]
 TASKS: tuple[Task, ...] = ("concentric-1d", "concentric", "reflection")
@@ -124,8 +124,7 @@ def reproduce(
         on_log: Called with every line of the training log.
     """
     data = training_data(task, seed)
-    shortened = "" if steps == STEPS else f"-{steps}it"
-    stem = f"motivating-{task}-{model}-seed{seed}{shortened}"
+    stem = f"motivating-{task}-{model}-seed{seed}{shortened(steps, STEPS)}"
     config = TrainConfig(
         model=model, data=task, seed=seed, epochs=steps, batch_size=None, lr=1e-2, schedule="cosine", device="cpu"
     )
@@ -159,67 +158,3 @@ def reproduce(
 def main_score(task: str, scores: Mapping[str, float]) -> float:
     """The number that decides: share of wrong points, or RMSE."""
     return scores["rmse" if task == "reflection" else "error"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line of the table: one task and model over the seeds, as texts."""
-
-    task: str
-    model: str
-    score: str
-    detail: str
-    evaluations: str
-    solved: str
-
-    def cells(self) -> list[str]:
-        """Under `HEADER`."""
-        return [self.task, self.model, self.score, self.detail, self.evaluations, self.solved]
-
-
-HEADER = ("task", "model", "test error", "", "evaluations", "solved")
-
-
-def summary(results: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The table over seeds: mean ± population standard deviation of the test score."""
-    lines = []
-    for task in TASKS:
-        for model, title in MODELS.items():
-            rows = [r for r in results if r["task"] == task and r["model"] == model]
-            if not rows:
-                continue
-            values = torch.tensor([main_score(task, r["scores"]) for r in rows], dtype=torch.float64)
-            mean, std = float(values.mean()), float(values.std(correction=0))
-            score, detail = f"RMSE {mean:.3f} ± {std:.3f}", ""
-            if task != "reflection":
-                ll = sum(r["scores"]["log_likelihood"] for r in rows) / len(rows)
-                score, detail = f"{100 * mean:.2f} ± {100 * std:.2f} %", f"log-likelihood {ll:.3f}"
-            calls = sorted(r["evaluations"] for r in rows)
-            evaluations = str(calls[0]) if calls[0] == calls[-1] else f"{calls[0]} to {calls[-1]}"
-            lines.append(Line(task, title, score, detail, evaluations, f"{sum(r['solved'] for r in rows)} of {len(rows)} seeds"))
-    return lines
-
-
-def verdicts(results: Sequence[Mapping[str, Any]]) -> list[tuple[bool, str]]:
-    """For each task: whether ALT-NODE solves what NODE does not on every seed, and the sentence that says so."""
-    said = []
-    for task in TASKS:
-        solved = {
-            model: [bool(r["solved"]) for r in results if r["task"] == task and r["model"] == model]
-            for model in ("node", "alt-node")
-        }
-        if not all(solved.values()):
-            continue
-        unit = f"RMSE at most {SUCCESS[task]:g}" if task == "reflection" else f"error at most {100 * SUCCESS[task]:g} %"
-        counts = {model: f"{sum(flags)} of {len(flags)}" for model, flags in solved.items()}
-        expected = all(solved["alt-node"]) and not any(solved["node"])
-        word = "as claimed" if expected else "not as claimed on every seed"
-        channel = " It presses the ball through an opening that few test points meet: see the figure."
-        said.append(
-            (
-                expected,
-                f"{task}: {word}: ALT-NODE solves it ({unit}) on {counts['alt-node']} seeds, NODE on {counts['node']}."
-                + (channel if task == "concentric" and any(solved["node"]) else ""),
-            )
-        )
-    return said

@@ -1,15 +1,16 @@
-"""Does q(T) select the end-time? NODEs trained at fixed end-times, their validation error beside the learnt posterior.
+"""Does q(T) select the end-time? The validation error of NODEs trained at fixed end-times, compared with the learnt posterior.
 
-The paper says that LT-NODE's posterior, dense at small T, agrees with "extensive model selection" in which small T did well.
-Here NODEs with the paper's network and schedule are trained at T = 0.25, 0.5, 1, 2, 3 on 80 % of the points.
+The paper says that the posterior of LT-NODE, which is dense at small T, agrees with "extensive model selection" in which small T
+did well. Here NODEs with the paper's network and schedule are trained at T = 0.25, 0.5, 1, 2 and 3 on 80 % of the points.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -20,37 +21,32 @@ from ltnode.data import gap_data
 from ltnode.endtime import GammaTime
 from ltnode.models import LatentTimeODE, build
 from ltnode.training import fit
-from paper.reproduce.one_dimensional.synthetic import (
-    ITERATIONS,
-    POINTS,
-    VARIANTS,
-    OnLog,
-    batch_statistics_outputs,
-    result_name,
-    write_result,
-)
+from paper.reproduce.one_dimensional.experiment import OnLog, result_name
+from paper.reproduce.one_dimensional.measure import batch_statistics_outputs
+from paper.reproduce.one_dimensional.variants import ITERATIONS, POINTS, VARIANTS
+from paper.reproduce.records import write_result
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 3.0)
 _VALIDATION = 0.2
 
 
 def selection_name(time: float, seed: int, iterations: int) -> str:
-    """Name of the run folder and result file of one end-time."""
+    """Name of the run folder and of the result file of one end-time."""
     return result_name(f"t{time:g}", seed, iterations, experiment="selection")
 
 
 def reproduce_time(
     time: float, seed: int, out: Path, runs: Path, iterations: int = ITERATIONS, on_log: OnLog | None = None
 ) -> dict[str, Any]:
-    """Train a NODE at one end-time, or continue it, measure its validation error, and write the result as JSON.
+    """Train a NODE at one end-time, or continue its training, measure its validation error, and write the result as JSON.
 
     Args:
         time: The end-time T.
-        seed: Of weights and of the validation split.
-        out: Folder of the result.
+        seed: Seed of the weights and of the validation split.
+        out: Folder of the results.
         runs: Folder of the run folders.
-        iterations: Steps; the paper's are 3,000.
-        on_log: Called with every line of the training log.
+        iterations: Training steps; the paper makes 3,000.
+        on_log: Function that is called with every line of the training log.
     """
     data = gap_data(POINTS)
     model = build("node", "synthetic", "paper", seed=seed, end_time={"t": time})
@@ -59,17 +55,17 @@ def reproduce_time(
     stem = selection_name(time, seed, iterations)
     run = fit(model, data, config, runs / stem, resume=True, on_log=on_log)
     assert isinstance(run.model, LatentTimeODE)
-    _, held = data.with_validation(_VALIDATION, seed=seed)
-    batch = batch_statistics_outputs(run.model, held.x, torch.tensor([time]))[0, :, 0]
+    _, held_out = data.with_validation(_VALIDATION, seed=seed)
+    batch = batch_statistics_outputs(run.model, held_out.x, torch.tensor([time]))[0, :, 0]
     result = {
         "experiment": "selection",
         "time": time,
         "seed": seed,
         "iterations": iterations,
-        "n_validation": len(held),
+        "n_validation": len(held_out),
         "validation_rmse": {
-            "eval": metrics.rmse(run.model.predict(held.x, 1, "random", 0, "adaptive").mean, held.y),
-            "train": metrics.rmse(batch, held.y),
+            "eval": metrics.rmse(run.model.predict(held_out.x, 1, "random", 0, "adaptive").mean, held_out.y),
+            "train": metrics.rmse(batch, held_out.y),
         },
         "provenance": run.results["provenance"],
     }
@@ -77,23 +73,47 @@ def reproduce_time(
     return result
 
 
+class Support(Enum):
+    """What the validation errors say about the posterior."""
+
+    SUPPORTED = auto()
+    NOT_SUPPORTED = auto()
+    UNDECIDED = auto()
+    """Validation cannot distinguish the end-times."""
+
+
 @dataclass(frozen=True)
-class SelectionVerdict:
-    """What the validation errors say about the posterior.
+class Selection:
+    """Validation errors compared with a posterior.
 
     Attributes:
-        best_time: End-time of the lowest validation error.
+        support: Whether they support it.
+        best_time: End-time with the lowest validation error.
         indistinguishable: End-times whose error is within two standard errors of the lowest.
         posterior_mean: E[T] under q.
-        posterior_mass: q's probability of the times nearest to each trained end-time.
-        text: In words.
+        posterior_mass: Probability under q of the times that are nearest to each trained end-time.
+        favoured: Trained end-time with the largest posterior mass.
     """
 
+    support: Support
     best_time: float
     indistinguishable: tuple[float, ...]
     posterior_mean: float
     posterior_mass: tuple[float, ...]
-    text: str
+    favoured: float
+
+    @property
+    def text(self) -> str:
+        """One sentence for a table."""
+        mass = f"q(T) has most mass near T = {self.favoured:g}"
+        match self.support:
+            case Support.SUPPORTED:
+                return f"supported: {mass}, which is among the best end-times"
+            case Support.NOT_SUPPORTED:
+                best = ", ".join(f"{time:g}" for time in self.indistinguishable)
+                return f"not supported: {mass}, but the best end-times are {best}"
+            case Support.UNDECIDED:
+                return "validation cannot distinguish the end-times, so it neither supports nor contradicts q(T)"
 
 
 def standard_error(rmse: float, n: int) -> float:
@@ -102,14 +122,14 @@ def standard_error(rmse: float, n: int) -> float:
 
 
 @torch.no_grad()
-def judge(results: Sequence[dict[str, Any]], alpha: float, beta: float) -> SelectionVerdict:
+def compare(results: Sequence[Mapping[str, Any]], alpha: float, beta: float) -> Selection:
     """Compare validation errors with the posterior Gamma(alpha, beta).
 
-    Errors are those with BatchNorm's running statistics, as one predicts. End-times whose error lies within two standard
-    errors of the lowest cannot be told from the best.
+    The errors are those with the running statistics of BatchNorm, which predictions use. End-times whose error lies within two
+    standard errors of the lowest cannot be distinguished from the best.
 
     Args:
-        results: One per end-time.
+        results: One result per end-time.
         alpha: Shape of q.
         beta: Rate of q.
     """
@@ -124,15 +144,5 @@ def judge(results: Sequence[dict[str, Any]], alpha: float, beta: float) -> Selec
     tails = [1.0, *(float(q.tail(edge)) for edge in edges), 0.0]
     mass = tuple(a - b for a, b in itertools.pairwise(tails))
     favoured = times[max(range(len(times)), key=mass.__getitem__)]
-    mean = alpha / beta
-    if len(good) == len(times):
-        text = "validation cannot tell the end-times apart, so it neither supports nor contradicts q(T)"
-    elif favoured in good:
-        text = f"supported: q(T) has most mass near T = {favoured:g}, which is among the best end-times"
-    else:
-        text = f"not supported: q(T) has most mass near T = {favoured:g}, but the best end-times are {_list(good)}"
-    return SelectionVerdict(times[best], good, mean, mass, text)
-
-
-def _list(times: Sequence[float]) -> str:
-    return ", ".join(f"{time:g}" for time in times)
+    support = Support.UNDECIDED if len(good) == len(times) else Support.SUPPORTED if favoured in good else Support.NOT_SUPPORTED
+    return Selection(support, times[best], good, alpha / beta, mass, favoured)

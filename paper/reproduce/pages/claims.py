@@ -1,28 +1,17 @@
-"""The page that compares every claim of the paper with our results: claim, command, paper, ours, verdict, likely reason.
-
-Reasons are written by hand in ``paper/remarks.toml``: a table ``[remarks]`` with the key of a claim and a sentence; ``zoo`` is a
-note under the table of the zoo.
-"""
+"""``paper/README.md``: every claim of the paper with our numbers, the verdict and the likely reason."""
 
 from __future__ import annotations
 
-import tomllib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ltnode.errors import ConfigError, unknown_name
 from ltnode.report.markdown import markdown_table
-from ltnode.report.published import Published
-from paper.reproduce.claims.evidence import Claim, Evidence
-from paper.reproduce.claims.images import image_claims
-from paper.reproduce.claims.judge import Verdict
-from paper.reproduce.claims.one_dimensional import synthetic_claims
-from paper.reproduce.claims.users import users_question
-from paper.reproduce.images.results import ImageResult
+from paper.reproduce.claims.all_claims import outcome_counts
+from paper.reproduce.claims.claim import Section
+from paper.reproduce.claims.verdict import JudgedClaim, Outcome, Verdict
+from paper.reproduce.pages.remarks import Remarks
 
-HEADER = ("claim", "paper", "ours", "seeds", "verdict", "why", "command")
+VERDICT_HEADER = ("claim", "paper", "ours", "seeds", "verdict", "why")
 _INTRODUCTION = """\
 # The paper on the real data
 
@@ -42,88 +31,57 @@ unknown one, and the verdict is marked.
 """
 
 
-def all_claims(results: Sequence[ImageResult], folder: Path, published: Published) -> list[Claim]:
-    """Every claim, judged.
-
-    Args:
-        results: Of the image experiments.
-        folder: Of the result files of the other experiments.
-        published: What the paper prints.
-    """
-    evidence = Evidence(results)
-    return [*users_question(evidence, published), *image_claims(evidence, published), *synthetic_claims(folder, published)]
-
-
-def read_remarks(path: Path, claims: Sequence[Claim]) -> dict[str, str]:
-    """Reasons by the key of their claim; none where there is no file.
-
-    Raises:
-        ConfigError: The file is not TOML, or a key is that of no claim.
-    """
-    remarks = _remarks(path).get("remarks", {})
-    keys = {claim.key for claim in claims}
-    for key, sentence in remarks.items():
-        if key not in keys:
-            raise ConfigError(f"{path}: {unknown_name('claim', key, keys)}")
-        if not isinstance(sentence, str):
-            raise ConfigError(f"{path}: the remark on {key} must be a text, not {sentence!r}")
-    return dict(remarks)
-
-
-def zoo_note(path: Path) -> str:
-    """What the remarks say about the zoo; empty where they say nothing."""
-    return str(_remarks(path).get("zoo", ""))
-
-
-def _remarks(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the remarks in {path}: {error}") from error
-
-
-def claims_page(claims: Sequence[Claim], remarks: Mapping[str, str], figures: Sequence[str] = ()) -> str:
+def claims_page(judged: Sequence[JudgedClaim], remarks: Remarks, figures: Sequence[str] = ()) -> str:
     """The page in Markdown.
 
     Args:
-        claims: Judged.
-        remarks: Reasons by key.
+        judged: All claims.
+        remarks: Remarks by claim.
         figures: Files to show, relative to the page.
     """
-    sections = dict.fromkeys(claim.section for claim in claims)
-    parts = [_INTRODUCTION, _summary(claims)]
-    for section in sections:
-        rows = [_row(claim, remarks.get(claim.key, "")) for claim in claims if claim.section == section]
-        parts.append(f"## {section}\n\n{markdown_table(HEADER, rows)}")
+    parts = [_INTRODUCTION, _summary(judged)]
+    for section in _sections(judged):
+        entries = [entry for entry in judged if entry.claim.section is section]
+        rows = [[*row, f"`{entry.claim.command}`"] for row, entry in zip(verdict_rows(entries, remarks), entries, strict=True)]
+        parts.append(f"## {section.title}\n\n{markdown_table((*VERDICT_HEADER, 'command'), rows)}")
     if figures:
         shown = "\n\n".join(f"![{Path(name).stem}]({name})" for name in figures)
         parts.append(f"## Figures\n\nRuns of one variant are drawn as mean and one standard deviation over seeds.\n\n{shown}\n")
     return "\n".join(parts)
 
 
-def verdict_counts(claims: Sequence[Claim]) -> Counter[Verdict]:
-    """How many claims of the paper have which verdict."""
-    return Counter(kind for claim in claims if (kind := _kind(claim)) is not None)
+def verdict_rows(judged: Sequence[JudgedClaim], remarks: Remarks) -> list[list[str]]:
+    """Claims as rows of a table below `VERDICT_HEADER`."""
+    return [_row(entry, remarks.by_claim.get(entry.claim.key, "")) for entry in judged]
 
 
-def _summary(claims: Sequence[Claim]) -> str:
-    sections = dict.fromkeys(claim.section for claim in claims if _kind(claim) is not None)
+def _row(entry: JudgedClaim, remark: str) -> list[str]:
+    claim, verdict = entry.claim, entry.verdict
+    why = ". ".join(words[0].upper() + words[1:] for words in (verdict.reason, remark) if words)
+    paper = "not in the paper" if claim.paper is None else claim.paper
+    return [claim.text, paper, entry.evidence.text or "–", _seeds_text(verdict), verdict_text(verdict), why]
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """The outcome, marked if it rests on one seed."""
+    return f"{verdict.outcome.value} (one seed)" if verdict.rests_on_one_seed else verdict.outcome.value
+
+
+def _seeds_text(verdict: Verdict) -> str:
+    fewest, most = verdict.seeds
+    return "–" if most == 0 else str(most) if fewest == most else f"{fewest} to {most}"
+
+
+def _sections(judged: Sequence[JudgedClaim]) -> list[Section]:
+    return list(dict.fromkeys(entry.claim.section for entry in judged))
+
+
+def _summary(judged: Sequence[JudgedClaim]) -> str:
+    """A table that counts the outcomes in every section of claims of the paper."""
     rows = []
-    for section in sections:
-        counts = verdict_counts([claim for claim in claims if claim.section == section])
-        rows.append([section, *(str(counts[verdict]) for verdict in Verdict)])
-    total = verdict_counts(claims)
-    rows.append(["**all**", *(f"**{total[verdict]}**" for verdict in Verdict)])
-    return markdown_table(("", *(verdict.value for verdict in Verdict)), rows)
-
-
-def _kind(claim: Claim) -> Verdict | None:
-    word = claim.verdict.removesuffix(" (one seed)")
-    return Verdict(word) if word in set(Verdict) and claim.paper != "not in the paper" else None
-
-
-def _row(claim: Claim, remark: str) -> list[str]:
-    why = ". ".join(words[0].upper() + words[1:] for words in (claim.detail, remark) if words)
-    return [claim.text, claim.paper, claim.ours, claim.seeds, claim.verdict, why, f"`{claim.command}`"]
+    for section in _sections([entry for entry in judged if entry.claim.paper is not None]):
+        counts = outcome_counts(entry for entry in judged if entry.claim.section is section)
+        rows.append([section.title, *(str(counts[outcome]) for outcome in Outcome)])
+    total = outcome_counts(judged)
+    rows.append(["**all**", *(f"**{total[outcome]}**" for outcome in Outcome)])
+    return markdown_table(("", *(outcome.value for outcome in Outcome)), rows)

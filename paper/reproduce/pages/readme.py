@@ -6,21 +6,20 @@ import re
 from collections.abc import Sequence
 
 from ltnode.errors import DataError
-from ltnode.report.aggregate import Rows, Summary
+from ltnode.report.aggregate import Measured, Rows
 from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import data_title
 from ltnode.report.published import Published
-from paper.reproduce.claims.evidence import Claim
-from paper.reproduce.claims.judge import Verdict
+from paper.reproduce.claims.all_claims import outcome_counts
+from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.images.results import ImageResult
-from paper.reproduce.pages.claims import verdict_counts
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 """Around the table in the README."""
 _FOREIGN = {"cifar10": "svhn", "svhn": "cifar10", "mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 
 
-def results_block(results: Sequence[ImageResult], published: Published, claims: Sequence[Claim]) -> str:
+def results_block(results: Sequence[ImageResult], published: Published, judged: Sequence[JudgedClaim]) -> str:
     """The README's table: what was measured on the test sets, beside the paper's errors, and how the users' question stands."""
     rows = Rows(row for result in results if not result.variant for row in result.rows())
     lines = []
@@ -41,8 +40,8 @@ def results_block(results: Sequence[ImageResult], published: Published, claims: 
             ]
             lines.append(cells)
     header = ("data", "model (preset)", "error, paper", "error, ours", "log-likelihood", "ECE", "AUROC, foreign set (%)", "seeds")
-    counts = verdict_counts(claims)
-    summary = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict)
+    counts = outcome_counts(judged)
+    summary = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
     note = (
         "Real data, the paper's full schedules, our own training; foreign sets: SVHN for CIFAR10, Fashion-MNIST for MNIST, and "
         "the reverse. The preset is the default where none is named. One seed gives no ranking. "
@@ -63,8 +62,5 @@ def with_results(readme: str, block: str) -> str:
     return pattern.sub(lambda _: f"{BEGIN}\n{block}{END}", readme)
 
 
-def _number(value: Summary | None, digits: int, scale: float = 1.0) -> str:
-    if value is None:
-        return "–"
-    mean = f"{scale * value.mean:.{digits}f}"
-    return mean if value.seeds == 1 else f"{mean} ± {scale * value.std:.{digits}f}"
+def _number(value: Measured | None, digits: int, scale: float = 1.0) -> str:
+    return "–" if value is None else value.text(digits, scale)

@@ -11,7 +11,7 @@ from ltnode.errors import DataError
 from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import Variant, data_title
 from ltnode.report.published import Printed, Published
-from paper.reproduce.claims.evidence import Evidence
+from paper.reproduce.claims.numbers import ImageNumbers
 from paper.reproduce.images.grid import Cell
 from paper.reproduce.images.results import ImageResult
 from paper.reproduce.images.run_folders import run_config
@@ -103,10 +103,10 @@ def _printed(cell: Cell, published: Published) -> Printed | None:
 def _measurements(entry: Entry, printed: Printed | None) -> str:
     if entry.result is None:
         return f"**Quality.** Not evaluated yet: `{entry.cell.command()}`.\n"
-    numbers, evidence = _numbers(entry.result), Evidence([entry.result])
+    numbers, recorded = _numbers(entry.result), ImageNumbers([entry.result])
     rows = [["clean", *(_text(numbers.get(name), 4) for name in ("error", "log_likelihood", "brier", "ece", "mean_entropy"))]]
     for angle in (15, 45, 90):
-        read = [evidence.number("rotation", m, angle=angle)(entry.result) for m in _SHIFT]
+        read = [recorded.number("rotation", m, angle=angle)(entry.result) for m in _SHIFT]
         if read[0] is not None:
             rows.append([f"rotated by {angle}°", *(_text(value, 4) for value in read)])
     text = "**Quality and calibration**, clean and shifted (log-likelihood and entropy in nats"
@@ -123,9 +123,9 @@ def _foreign(result: ImageResult) -> str:
     key = next((key for key in result.protocols if key.startswith("ood")), None)
     if key is None:
         return ""
-    other, evidence = key.partition(":")[2], Evidence([result])
-    auroc, fpr = (evidence.number("ood", m, ood=other, score="max_probability")(result) for m in ("auroc", "fpr95"))
-    entropy = evidence.number("ood", "mean_entropy", ood=other, part="out")(result)
+    other, recorded = key.partition(":")[2], ImageNumbers([result])
+    auroc, fpr = (recorded.number("ood", m, ood=other, score="max_probability")(result) for m in ("auroc", "fpr95"))
+    entropy = recorded.number("ood", "mean_entropy", ood=other, part="out")(result)
     passing = _text(None if fpr is None else 100 * fpr, 1)
     return (
         f"Against {data_title(other)}, by the largest probability: AUROC {_text(auroc, 4)}; at the threshold that keeps 95 % of "
