@@ -22,7 +22,7 @@ from ltnode.endtime import (
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
 from ltnode.evaluation import ResultRow, evaluate
 from ltnode.export import export_model
-from ltnode.fit import fit, fit_seeds
+from ltnode.fitting import fit, fit_seeds
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.objective import Likelihood
 from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve

@@ -17,18 +17,34 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A number over seeds.
+class Measured:
+    """A number that was measured with one or more seeds.
 
     Attributes:
-        mean: Mean.
-        std: Population standard deviation.
-        seeds: How many runs are behind it.
+        values: One value per seed.
     """
 
-    mean: float
-    std: float
-    seeds: int
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds."""
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def std(self) -> float:
+        """Population standard deviation (ddof 0), as in the paper; 0 for one seed."""
+        return math.sqrt(math.fsum((value - self.mean) ** 2 for value in self.values) / len(self.values))
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return len(self.values)
+
+    def text(self, digits: int, scale: float = 1.0) -> str:
+        """Format as mean ± standard deviation, or as a single value if there is one seed."""
+        mean = f"{scale * self.mean:.{digits}f}"
+        return mean if self.seeds == 1 else f"{mean} ± {scale * self.std:.{digits}f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +96,11 @@ class Rows:
 
     def number(
         self, variant: Variant, protocol: str, metric: str, data: str, setting: Mapping[str, Any] | None = None
-    ) -> Summary | None:
-        """A number of one variant over its seeds; None where there is none."""
+    ) -> Measured | None:
+        """A number of one variant over its seeds; None if no seed has it."""
         found = [r.number for r in self.where(protocol, metric, data, setting) if Variant.of(r) == variant]
-        values = np.array([value for value in found if not math.isnan(value)])
-        return Summary(float(values.mean()), float(values.std()), len(values)) if len(values) else None
+        values = tuple(value for value in found if not math.isnan(value))
+        return Measured(values) if values else None
 
     def curve(
         self, variant: Variant, protocol: str, metric: str, data: str, setting: Mapping[str, Any] | None = None

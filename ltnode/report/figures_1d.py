@@ -1,9 +1,9 @@
-"""Figures of the 1-D experiments: what each model predicts, which end-times it learnt, validation error against T."""
+"""Figures for models with one-dimensional inputs: what each model predicts, and which end-times it has learnt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -217,60 +217,3 @@ def _times_panel(axes: Axes, theme: Theme, times: TimesAlongInput) -> None:
     axes.set_ylabel("end-time T")
     axes.legend(loc="best", ncols=3, columnspacing=1.0, handlelength=1.4)
     panel_title(axes, times.title)
-
-
-@dataclass(frozen=True)
-class SelectionCurve:
-    """Validation error of models that were trained with one end-time each.
-
-    Attributes:
-        label: What the errors are.
-        times: The end-times.
-        errors: Validation error at each.
-        halfwidth: Uncertainty of each error (one standard error).
-    """
-
-    label: str
-    times: Sequence[float]
-    errors: Sequence[float]
-    halfwidth: Sequence[float] = field(default_factory=tuple)
-
-
-def selection_figure(theme: Theme, curves: Sequence[SelectionCurve], t: Tensor, densities: Mapping[str, Tensor]) -> Figure:
-    """Validation error against the end-time T of a NODE, and the learnt densities q(T) on the same axis.
-
-    Args:
-        theme: Colours.
-        curves: Errors, in the units of the target.
-        t: (n,) times of the densities.
-        densities: Label and (n,) density.
-    """
-    figure = new_figure(6.6, 3.7)
-    axes = figure.subplots()
-    other = axes.twinx()
-    other.spines["right"].set_visible(True)
-    axes.set_zorder(other.get_zorder() + 1)
-    axes.patch.set_visible(False)
-    for order, (label, density) in enumerate(densities.items()):
-        other.fill_between(t.numpy(), 0, density.numpy(), color=theme.hues[(2 * order) % 6], alpha=0.14, lw=0)
-        other.plot(t.numpy(), density.numpy(), color=theme.hues[(2 * order) % 6], lw=1.2, label=label)
-    looks = ((theme.hues[1], "o"), (theme.text, "s"))
-    for curve, (colour, marker) in zip(curves, looks, strict=False):
-        errors = curve.halfwidth or None
-        axes.errorbar(
-            curve.times, curve.errors, yerr=errors, color=colour, marker=marker, ms=5, lw=1.2, capsize=3, label=curve.label
-        )
-    axes.set_xlabel("end-time T")
-    axes.set_ylabel("validation RMSE")
-    axes.set_ylim(0, None)
-    axes.set_xlim(0, float(t[-1]))
-    if densities:
-        other.set_ylabel("density q(T)")
-        top = torch.cat(list(densities.values()))
-        other.set_ylim(0, 1.6 * float(top[torch.isfinite(top)].quantile(_SEEN)))
-    else:
-        other.set_visible(False)
-    handles = [h for a in (axes, other) for h in a.get_legend_handles_labels()[0]]
-    labels = [name for a in (axes, other) for name in a.get_legend_handles_labels()[1]]
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    return figure

@@ -74,15 +74,15 @@ class Published:
         """Mean entropy on another set, in nats."""
         return _printed(self._table("entropy", data, other).get(model))
 
-    def gap_entropy(self, model: str) -> float | None:
-        """Entropy E of the 1-D experiment in the gap, in nats."""
-        value = self._table("synthetic", "entropy").get(model)
-        return None if value is None else float(value)
-
     @property
-    def synthetic(self) -> Mapping[str, Any]:
-        """The 1-D experiment: ``entropy`` by model, and ``posterior``, a list of priors with what was learnt."""
-        return self._table("synthetic")
+    def gap_entropies(self) -> dict[str, float]:
+        """Entropy E of the 1-D experiment in the gap, in nats, by model."""
+        return {model: float(value) for model, value in self._table("synthetic", "entropy").items()}
+
+    def learnt_posterior(self, prior: tuple[float, float]) -> tuple[float, float] | None:
+        """Shape and rate of the posterior that LT-NODE learnt in the 1-D experiment under a prior."""
+        entries = self._table("synthetic").get("posterior", ())
+        return next((tuple(entry["learnt"]) for entry in entries if tuple(entry["prior"]) == prior), None)
 
     def _table(self, *keys: str) -> Mapping[str, Any]:
         found: Any = self.tables

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ltnode.report.aggregate import Rows, Summary
+from ltnode.report.aggregate import Measured, Rows
 from ltnode.report.naming import Variant, data_title, in_order, model_title
 from ltnode.report.published import Printed, Published
 
@@ -215,7 +215,7 @@ def regression_table(rows: Rows, published: Published) -> Table:
             cells = [data_title(data), variant.title]
             cells += [_ours(rows.number(variant, "regression", metric, data), 3) for metric in ("rmse", "nll", "crps")]
             cells.append(_ours(rows.number(variant, "regression", "coverage", data, {"level": 0.95}), 3))
-            printed = published.gap_entropy(variant.model) if data in ("gap", "synthetic") else None
+            printed = published.gap_entropies.get(variant.model) if data in ("gap", "synthetic") else None
             cells.append(MISSING if printed is None else f"{printed:.2f}")
             for noise in (False, True):
                 cells.append(_ours(rows.number(variant, "regression", "entropy", data, {"noise": noise}), 2))
@@ -259,14 +259,11 @@ def _printed(value: Printed | None, digits: int) -> str:
     return MISSING if value is None else f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"
 
 
-def _ours(value: Summary | None, digits: int, scale: float = 1.0) -> str:
-    if value is None:
-        return MISSING
-    mean = f"{scale * value.mean:.{digits}f}"
-    return mean if value.seeds == 1 else f"{mean} ± {scale * value.std:.{digits}f}"
+def _ours(value: Measured | None, digits: int, scale: float = 1.0) -> str:
+    return MISSING if value is None else value.text(digits, scale)
 
 
-def _seeds(value: Summary | None) -> str:
+def _seeds(value: Measured | None) -> str:
     return MISSING if value is None else str(value.seeds)
 
 

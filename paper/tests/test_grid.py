@@ -8,7 +8,7 @@ import pytest
 
 from ltnode.cli import console
 from ltnode.errors import ConfigError, InputError
-from paper.reproduce.images_grid import Cell, load_grid, select
+from paper.reproduce.images.grid import Cell, load_grid, select
 
 ROOT = Path(__file__).parents[2]
 DATA = ("cifar10", "svhn", "fashion-mnist", "mnist")

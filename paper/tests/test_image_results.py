@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ltnode.errors import DataError
 from ltnode.evaluation import Cost, ResultRow
-from paper.reproduce.images_results import ImageResult, compact_rows, mean_cost, read_result, read_results, write_result
+from paper.reproduce.images.results import ImageResult, compact_rows, mean_cost, read_result, read_results, write_result
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda value: float(f"{value:.7g}"))
 

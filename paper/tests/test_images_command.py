@@ -17,11 +17,12 @@ from typer.testing import CliRunner, Result
 from ltnode.cli.app import make_app
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
-from paper.reproduce import claims_images, images
-from paper.reproduce import command as reproduce
-from paper.reproduce.images_grid import Cell, load_grid
-from paper.reproduce.images_results import read_result
-from paper.reproduce.images_runs import import_run
+from paper.reproduce.claims import generalisation
+from paper.reproduce.commands import images as reproduce
+from paper.reproduce.images import cells as images
+from paper.reproduce.images.grid import Cell, load_grid
+from paper.reproduce.images.results import read_result
+from paper.reproduce.images.run_folders import import_run
 
 APP = make_app()
 __all__ = ["tiny_data"]
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("tiny_data")
 @pytest.fixture
 def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out tables, figures and pages, which one test looks at."""
-    monkeypatch.setattr(reproduce, "_rebuild", lambda *args: None)
+    monkeypatch.setattr(reproduce, "write_pages", lambda *args, **options: None)
 
 
 def command(paper: Path, *words: str) -> Result:
@@ -45,7 +46,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All protocols of one model; made again, tables and pages are the same, byte for byte."""
-    monkeypatch.setattr(claims_images, "_parameter_count", lambda data, model: None)  # builds 24 real networks
+    monkeypatch.setattr(generalisation, "_parameter_count", lambda data, model: None)  # builds 24 real networks
     paper = tiny_paper(tmp_path / "paper")
     (tmp_path / "README.md").write_text("# x\n\n<!-- results -->\nold\n<!-- /results -->\nend\n")
     result = command(paper, "--models", "lt-node", "--presets", "paper")

@@ -11,13 +11,18 @@ from pathlib import Path
 import pytest
 
 from ltnode.errors import ConfigError, DataError
-from paper.reproduce import synthetic
-from paper.reproduce.claims import all_claims, claims_page, read_remarks, zoo_note
-from paper.reproduce.claims_evidence import Claim
-from paper.reproduce.images_grid import Cell, load_grid, select
-from paper.reproduce.images_pages import PaperFolder, results_block, tables_page, with_results
-from paper.reproduce.images_results import ImageResult, read_results
-from paper.reproduce.images_zoo import card, overview, read_zoo
+from paper.reproduce.claims.all_claims import all_claims, outcome_counts
+from paper.reproduce.claims.verdict import JudgedClaim, Outcome
+from paper.reproduce.folder import PaperFolder
+from paper.reproduce.images.grid import Cell, load_grid, select
+from paper.reproduce.images.results import ImageResult, read_results
+from paper.reproduce.images.zoo import read_zoo
+from paper.reproduce.one_dimensional import variants
+from paper.reproduce.pages.claims import claims_page
+from paper.reproduce.pages.readme import results_block, with_results
+from paper.reproduce.pages.remarks import Remarks
+from paper.reproduce.pages.tables import tables_page
+from paper.reproduce.pages.zoo import card, overview
 
 PAPER = PaperFolder(Path(__file__).parents[2] / "paper")
 REBUILD = "run `ltnode reproduce claims --figures` and commit what it makes"
@@ -34,7 +39,7 @@ def grid() -> list[Cell]:
 
 
 @pytest.fixture(scope="module")
-def claims(results: list[ImageResult]) -> list[Claim]:
+def claims(results: list[ImageResult]) -> list[JudgedClaim]:
     pytest.importorskip("gpytorch", reason="NODE-GP's parameters are counted")
     return all_claims(results, PAPER.results, PAPER.published())
 
@@ -51,47 +56,54 @@ def test_every_result_is_a_cell_of_the_grid(results: list[ImageResult], grid: li
         assert set(clean) <= {26_032 if result.data == "svhn" else 10_000}
 
 
-def test_the_readme_has_the_table_of_the_results(results: list[ImageResult], claims: list[Claim]) -> None:
+def test_the_readme_has_the_table_of_the_results(results: list[ImageResult], claims: list[JudgedClaim]) -> None:
     text = PAPER.readme.read_text(encoding="utf-8")
     assert with_results(text, results_block(results, PAPER.published(), claims)) == text, REBUILD
 
 
-def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResult], claims: list[Claim]) -> None:
+def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResult], claims: list[JudgedClaim]) -> None:
     assert tables_page(results, PAPER.published()) == (PAPER.path / "tables.md").read_text(encoding="utf-8"), REBUILD
-    page = claims_page(claims, read_remarks(PAPER.path / "remarks.toml", claims), PAPER.figure_names())
+    page = claims_page(claims, Remarks.read(PAPER.remarks), PAPER.figure_names())
     assert page == (PAPER.path / "README.md").read_text(encoding="utf-8"), REBUILD
 
 
 def test_the_cards_of_the_zoo_are_those_of_the_results(grid: list[Cell]) -> None:
     entries, published = read_zoo(PAPER.zoo, grid, PAPER.results), PAPER.published()
     assert len(entries) >= 7
-    assert overview(entries, published, zoo_note(PAPER.path / "remarks.toml")) == (PAPER.zoo / "README.md").read_text(), REBUILD
+    assert overview(entries, published, Remarks.read(PAPER.remarks).zoo) == (PAPER.zoo / "README.md").read_text(), REBUILD
     for entry in entries:
         assert card(entry, published) == (entry.folder / "README.md").read_text(encoding="utf-8"), REBUILD
         assert entry.result is not None
         assert entry.result.content["small_part"]["examples"] == 500
 
 
-def test_every_number_of_the_paper_has_a_claim_with_a_command(claims: list[Claim]) -> None:
+def test_the_recorded_verdicts_stay_what_they_are(claims: list[JudgedClaim]) -> None:
+    """217 claims of the paper; another count means a changed rule, a changed record or a new claim: explain it."""
+    expected = {Outcome.REPRODUCED: 134, Outcome.NOT_REPRODUCED: 60, Outcome.REVERSED: 20, Outcome.MISSING: 3}
+    assert outcome_counts(claims) == expected
+
+
+def test_every_number_of_the_paper_has_a_claim_with_a_command(claims: list[JudgedClaim]) -> None:
     """Two tables (24 sizes, 24 errors, 36 detections), 12 entropies, 5 values of E, 2 posteriors; keys are not used twice."""
     kinds: dict[str, int] = {}
-    for claim in claims:
-        kind = claim.key.partition(".")[0]
+    keys = [entry.claim.key for entry in claims]
+    for key in keys:
+        kind = key.partition(".")[0]
         kinds[kind] = kinds.get(kind, 0) + 1
     expected = {"parameters": 24, "error": 24, "auroc": 12, "aupr_in": 12, "aupr_out": 12, "entropy": 12}
     expected |= {"synthetic-entropy": 5, "synthetic-posterior": 2}
     assert {kind: kinds[kind] for kind in expected} == expected
-    assert len({claim.key for claim in claims}) == len(claims)
+    assert len(set(keys)) == len(keys)
     for statement in ("rotation-log_likelihood", "rotation-brier", "rotation-ece", "confidence_accuracy", "fgsm", "selection"):
         assert kinds[statement] >= 1
     for key in ("synthetic-fit-alt", "synthetic-fit-uni", "synthetic-stagnation", "synthetic-priors", "cost-evaluations.lt-node"):
-        assert any(claim.key == key for claim in claims)
-    assert [claim.key for claim in claims[:4]] == [f"users.{d}.{m}" for d in ("cifar10", "svhn") for m in ("lt-node", "alt-node")]
+        assert key in keys
+    assert keys[:4] == [f"users.{d}.{m}" for d in ("cifar10", "svhn") for m in ("lt-node", "alt-node")]
 
 
-def test_every_command_selects_something(claims: list[Claim], grid: list[Cell]) -> None:
+def test_every_command_selects_something(claims: list[JudgedClaim], grid: list[Cell]) -> None:
     """Names of the commands are names of the grid and of the 1-D experiment."""
-    for command in {claim.command for claim in claims}:
+    for command in {entry.claim.command for entry in claims}:
         words = shlex.split(command)
         assert words[:2] == ["ltnode", "reproduce"]
         given = dict(zip(words[3::2], words[4::2], strict=True))
@@ -99,19 +111,23 @@ def test_every_command_selects_something(claims: list[Claim], grid: list[Cell]) 
         if words[2] == "images":
             assert select(grid, **lists)
         elif words[2] == "synthetic":
-            assert synthetic.chosen(lists["models"])
+            assert variants.chosen(lists["models"])
         else:
             assert words[2] in ("claims", "motivating")
 
 
-def test_a_remark_on_no_claim_is_an_error(tmp_path: Path, claims: list[Claim]) -> None:
+def test_a_remark_on_no_claim_is_an_error(tmp_path: Path, claims: list[JudgedClaim]) -> None:
+    keys = [entry.claim.key for entry in claims]
+    Remarks.read(PAPER.remarks).check(keys)
     (tmp_path / "remarks.toml").write_text('[remarks]\n"error.cifar10.ltnode" = "x"\n')
     with pytest.raises(ConfigError, match=r"Did you mean 'error.cifar10.lt-node'"):
-        read_remarks(tmp_path / "remarks.toml", claims)
+        Remarks.read(tmp_path / "remarks.toml").check(keys)
     (tmp_path / "remarks.toml").write_text('[remarks]\n"error.cifar10.lt-node" = "another seed"\n')
-    page = claims_page(claims, read_remarks(tmp_path / "remarks.toml", claims))
-    assert "| Another seed |" in page
-    assert read_remarks(tmp_path / "none.toml", claims) == {}
+    assert "| Another seed |" in claims_page(claims, Remarks.read(tmp_path / "remarks.toml"))
+    assert Remarks.read(tmp_path / "none.toml") == Remarks()
+    (tmp_path / "remarks.toml").write_text('[remarks]\n"error.cifar10.lt-node" = 3\n')
+    with pytest.raises(ConfigError, match="must be a string"):
+        Remarks.read(tmp_path / "remarks.toml")
 
 
 def test_a_readme_without_marks_is_not_touched() -> None:

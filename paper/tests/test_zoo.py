@@ -10,10 +10,10 @@ import pytest
 from ltnode.data import load as load_data
 from ltnode.errors import DataError
 from ltnode.training import Run, TrainConfig, load
-from paper.reproduce.images import Places, small_part
-from paper.reproduce.images_grid import Cell, load_grid, select
-from paper.reproduce.images_results import read_result
-from paper.reproduce.images_zoo import add_runs, read_zoo, zoo_name
+from paper.reproduce.images.cells import Places, small_part
+from paper.reproduce.images.grid import Cell, load_grid, select
+from paper.reproduce.images.results import read_result
+from paper.reproduce.images.zoo import add_runs, read_zoo, zoo_name
 
 ROOT = Path(__file__).parents[2]
 

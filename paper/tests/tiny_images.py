@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ltnode.data import Dataset
-from paper.reproduce import images
+from paper.reproduce.images import cells as images
 
 PARTNERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 TRAIN = (

@@ -53,14 +53,17 @@ def test_some_printed_numbers(published):
     assert published.error("cifar10", "lt-node") == Printed(0.131, 0.002)
     assert published.detection("cifar10", "svhn", "node", "aupr_in") == Printed(78.035, 2.239)
     assert published.entropy("svhn", "cifar10", "alt-node") == Printed(1.723, 0.034)
-    assert published.gap_entropy("lt-node") == 2.42
+    assert published.gap_entropies["lt-node"] == 2.42
+    assert published.learnt_posterior((2.0, 0.5)) == (1.27, 0.98)
 
 
 def test_what_the_paper_does_not_print_is_none(published):
     assert published.error("imagenet", "node") is None
     assert published.error("mnist", "lt-node-mixture") is None
     assert published.detection("mnist", "fashion-mnist", "node", "auroc") is None
+    assert published.learnt_posterior((3.0, 0.5)) is None
     assert Published().models("mnist") == []
+    assert Published().gap_entropies == {}
 
 
 def test_a_named_file_must_be_there_and_be_toml(tmp_path):

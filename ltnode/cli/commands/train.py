@@ -11,7 +11,7 @@ import typer
 from ltnode import data as data_sets
 from ltnode.cli import console
 from ltnode.errors import ConfigError
-from ltnode.fit import fit, fit_seeds
+from ltnode.fitting import fit, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.concurrent import seed_folder

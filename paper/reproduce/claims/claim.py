@@ -1,0 +1,165 @@
+"""What the paper says: a claim, the part of the paper that makes it, and a statement that can be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ltnode.report.published import Printed
+
+CLAIMED = "claimed"
+"""What the page shows for a claim that the paper makes in words, without a number."""
+
+
+class Section(Enum):
+    """Sections of the page of claims, each with the part of the paper that it checks (empty: not in the paper)."""
+
+    USERS = ("The users' question", "")
+    PARAMETERS = ("Parameters", "table of generalization errors (appendix)")
+    ERROR = ("Test error", "table of generalization errors and 'Generalization performance on Image data' (appendix)")
+    ROTATION = ("Rotation", "'Performance under rotation', Figures 3 and 4")
+    CONFIDENCE = ("Confidence at 45 degrees", "'Performance under rotation', Figure 3")
+    ENTROPY = ("Entropy on foreign data", "'Performance on Out of Distribution Data'")
+    DETECTION = (
+        "Detection of foreign data",
+        "table of out-of-distribution detection (appendix); rejection: 'Performance on Out of Distribution Data' and Figure 4",
+    )
+    ATTACK = ("Attack", "'Robustness Evaluation', Figure 4")
+    WEIGHTING = ("Weighting of the objective", "the numbers printed for CIFAR10, compared with each reading of the objective")
+    SELECTION = ("Model selection", "'Approximate Posterior and Model Selection' (appendix)")
+    COST = ("Cost", "'Experimental details' (appendix): SDE-Net makes ten forward passes, the other models one")
+    PRECISION = ("Reduced precision", "")
+    ONE_DIMENSIONAL = ("1-D regression", "'Synthetic Data Experiments', Figure 2, and 'Approximate Posterior' (appendix)")
+    MOTIVATING = ("Motivating tasks", "'Adaptive Latent Time Neural Ordinary Differential Equations'")
+
+    @property
+    def title(self) -> str:
+        """Heading of the section."""
+        return self.value[0]
+
+    @property
+    def source(self) -> str:
+        """Part of the paper that makes these claims; empty if none does."""
+        return self.value[1]
+
+
+@dataclass(frozen=True)
+class Near:
+    """Each number is close to the one that the paper prints.
+
+    Attributes:
+        printed: The paper's values, by the name of the number.
+        tolerance: Largest difference that always counts as close.
+    """
+
+    printed: Mapping[str, Printed]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Best:
+    """One number is better than each of the others.
+
+    Attributes:
+        name: Name of that number.
+        higher: Whether larger numbers are better.
+        printed: The paper's values, by name; their standard deviations are used for a model with a single seed.
+        word: What a rival is that contradicts the claim.
+    """
+
+    name: str
+    higher: bool
+    printed: Mapping[str, Printed | None] = field(default_factory=dict)
+    word: str = "better"
+
+
+@dataclass(frozen=True)
+class NotBest:
+    """The opposite of `Best`: at least one other number is as good or better.
+
+    Attributes:
+        best: The statement that must not hold.
+    """
+
+    best: Best
+
+
+@dataclass(frozen=True)
+class Close:
+    """All numbers are close to each other.
+
+    Attributes:
+        bound: Largest difference of two means that counts as close.
+    """
+
+    bound: float
+
+
+@dataclass(frozen=True)
+class MostVariable:
+    """One number varies most over seeds.
+
+    Attributes:
+        name: Name of that number.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """The mean of every number is at most a bound.
+
+    Attributes:
+        bound: The bound.
+    """
+
+    bound: float
+
+
+@dataclass(frozen=True)
+class NoWorse:
+    """The best of some numbers is no worse than the best of the others; smaller numbers are better.
+
+    Attributes:
+        names: Names of these numbers.
+        tolerance: Difference that does not count.
+    """
+
+    names: tuple[str, ...]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Always:
+    """Every number is 1 (true) for every seed."""
+
+
+@dataclass(frozen=True)
+class Overall:
+    """A model is better in at least one comparison and worse in none. Numbers are 1 (better), 0 (undecided) or -1 (worse)."""
+
+
+Statement = Near | Best | NotBest | Close | MostVariable | AtMost | NoWorse | Always | Overall
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim.
+
+    Attributes:
+        key: Identifier for remarks, such as ``error.cifar10.lt-node``.
+        section: Section of the page, which names the part of the paper.
+        text: The claim as a sentence.
+        statement: The claim in a form that `judge` can decide.
+        command: Command that produces our numbers.
+        paper: What the paper prints; None if the claim is ours and not the paper's.
+    """
+
+    key: str
+    section: Section
+    text: str
+    statement: Statement
+    command: str
+    paper: str | None = CLAIMED

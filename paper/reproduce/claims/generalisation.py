@@ -1,0 +1,108 @@
+"""Claims about the size of the networks and their error on unchanged test images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from ltnode.errors import MissingExtraError
+from ltnode.models import build
+from ltnode.report.aggregate import Measured
+from ltnode.report.naming import data_title, model_title
+from ltnode.report.published import Printed, Published
+from paper.reproduce.claims.claim import Best, Claim, Close, MostVariable, Near, Section
+from paper.reproduce.claims.evidence import Evidence
+from paper.reproduce.claims.judge import judged
+from paper.reproduce.claims.numbers import DATA, MODELS, PROPOSED, ImageNumbers, Read, command
+from paper.reproduce.claims.verdict import JudgedClaim
+
+ERROR_TOLERANCE = {"mnist": 0.002, "fashion-mnist": 0.008, "cifar10": 0.01, "svhn": 0.006}
+"""Largest difference from a published error that counts as the same error."""
+COMPARABLE_ERROR = 0.02
+PARAMETER_TOLERANCE = 0.009999
+"""In millions: less than 0.01, because the paper rounds some sizes and truncates others to two digits."""
+
+
+def parameter_claims(published: Published) -> Iterator[JudgedClaim]:
+    """The printed numbers of parameters."""
+    for data in DATA:
+        for model in MODELS:
+            millions = published.parameters_in_millions(data, model)
+            if millions is None:
+                continue
+            count = _parameter_count(data, model)
+            claim = Claim(
+                f"parameters.{data}.{model}",
+                Section.PARAMETERS,
+                f"{data_title(data)}, {model_title(model)}: parameters",
+                Near({"parameters": Printed(millions, 0.0)}, PARAMETER_TOLERANCE),
+                "ltnode reproduce claims",
+                f"{millions:.2f} M",
+            )
+            number = None if count is None else Measured((count / 1e6,))
+            yield judged(claim, Evidence({"parameters": number}, "" if count is None else f"{count:,}", seed_counts=()))
+
+
+@cache
+def _parameter_count(data: str, model: str) -> int | None:
+    try:
+        return sum(p.numel() for p in build(model, data, "paper", seed=0).parameters() if p.requires_grad)
+    except MissingExtraError:
+        return None
+
+
+def error_claims(numbers: ImageNumbers, published: Published) -> Iterator[JudgedClaim]:
+    """The printed test errors, and what the paper says about them."""
+    read = numbers.number("clean", "error")
+    for data in DATA:
+        for model in MODELS:
+            printed = published.error(data, model)
+            if printed is not None:
+                text = f"{data_title(data)}, {model_title(model)}: test error"
+                key, made = f"error.{data}.{model}", command(data, [model])
+                ours = numbers.measured(read, data, model)
+                yield number_claim(key, Section.ERROR, text, made, printed, ours, ERROR_TOLERANCE[data])
+    for data in DATA:
+        yield from _comparable_errors(numbers, read, data)
+        if data != "svhn":
+            yield from _errors_of_sde_net(numbers, read, data, published)
+
+
+def _comparable_errors(numbers: ImageNumbers, read: Read, data: str) -> Iterator[JudgedClaim]:
+    bound = max(COMPARABLE_ERROR, ERROR_TOLERANCE[data])
+    for model in PROPOSED:
+        text = f"{data_title(data)}: {model_title(model)} generalises comparably to NODE (error within {bound:g})"
+        key, made = f"error-comparable.{data}.{model}", command(data, ["node", model])
+        claim = Claim(key, Section.ERROR, text, Close(bound), made)
+        yield judged(claim, numbers.of_models(read, data, (model, "node"), 4))
+
+
+def _errors_of_sde_net(numbers: ImageNumbers, read: Read, data: str, published: Published) -> Iterator[JudgedClaim]:
+    printed = {model_title(model): published.error(data, model) for model in MODELS}
+    models = ("sde-net", *(model for model in MODELS if model != "sde-net"))
+    largest = Best("SDE-Net", higher=True, printed=printed, word="larger")
+    text = f"{data_title(data)}: SDE-Net has the largest error"
+    claim = Claim(f"error-sde-net.{data}", Section.ERROR, text, largest, command(data, models))
+    yield judged(claim, numbers.of_models(read, data, models, 4))
+    text = f"{data_title(data)}: the error of SDE-Net varies most over seeds"
+    made = f"{command(data, MODELS)} --seeds 0-4"
+    claim = Claim(f"error-spread.{data}", Section.ERROR, text, MostVariable("SDE-Net"), made)
+    yield judged(claim, numbers.of_models(read, data, MODELS, 4))
+
+
+def number_claim(
+    key: str, section: Section, text: str, made: str, printed: Printed, ours: Measured | None, tolerance: float
+) -> JudgedClaim:
+    """Judge a number that the paper prints with three decimal places; ours gets a fourth if it is below 1.
+
+    Args:
+        key: Identifier of the claim.
+        section: Section of the page.
+        text: What the number is.
+        made: Command that produces our number.
+        printed: The paper's number.
+        ours: Our number.
+        tolerance: Largest difference that always counts as reproduced.
+    """
+    claim = Claim(key, section, text, Near({"number": printed}, tolerance), made, f"{printed.mean:.3f} ± {printed.std:.3f}")
+    return judged(claim, Evidence({"number": ours}, "" if ours is None else ours.text(4 if ours.mean < 1 else 3)))

@@ -1,0 +1,1 @@
+"""The subcommands of ``ltnode reproduce``, one per file."""

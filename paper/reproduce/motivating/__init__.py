@@ -1,0 +1,1 @@
+"""The tasks that motivate input-dependent end-times: concentric annuli and reflection."""

@@ -1,0 +1,58 @@
+"""Writing the generated pages. All of them are functions of the files in ``paper``: written again, they have the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paper.reproduce.claims.verdict import JudgedClaim
+from paper.reproduce.folder import PaperFolder
+from paper.reproduce.images.grid import Cell
+from paper.reproduce.images.results import ImageResult
+from paper.reproduce.images.zoo import read_zoo
+from paper.reproduce.pages.claims import claims_page
+from paper.reproduce.pages.figures import draw
+from paper.reproduce.pages.readme import BEGIN, results_block, with_results
+from paper.reproduce.pages.remarks import Remarks
+from paper.reproduce.pages.tables import tables_page
+from paper.reproduce.pages.zoo import write_cards
+
+
+def write_paper_pages(
+    paper: PaperFolder, results: Sequence[ImageResult], judged: Sequence[JudgedClaim], *, figures: bool = True
+) -> list[Path]:
+    """Write ``tables.md``, ``README.md`` and, if asked for, the figures of the folder ``paper``; returns the files.
+
+    Args:
+        paper: The folder.
+        results: Results of the image experiments.
+        judged: All claims.
+        figures: Also draw the figures.
+    """
+    made = [_write(paper.path / "tables.md", tables_page(results, paper.published()))]
+    if figures:
+        made += draw(results, paper.path / "figures")
+    remarks = Remarks.read(paper.remarks)
+    remarks.check(entry.claim.key for entry in judged)
+    return [*made, _write(paper.path / "README.md", claims_page(judged, remarks, paper.figure_names()))]
+
+
+def write_readme_results(paper: PaperFolder, results: Sequence[ImageResult], judged: Sequence[JudgedClaim]) -> list[Path]:
+    """Replace the table of results in the README of the repository; a README without a place for it is left alone."""
+    text = paper.readme.read_text(encoding="utf-8") if paper.readme.exists() else ""
+    if BEGIN not in text:
+        return []
+    return [_write(paper.readme, with_results(text, results_block(results, paper.published(), judged)))]
+
+
+def write_zoo_cards(paper: PaperFolder, grid: Sequence[Cell]) -> list[Path]:
+    """Write the cards of the trained models and the overview of the zoo; nothing where there is no zoo."""
+    if not paper.zoo.is_dir():
+        return []
+    return write_cards(paper.zoo, read_zoo(paper.zoo, grid, paper.results), paper.published(), Remarks.read(paper.remarks).zoo)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path

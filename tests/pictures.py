@@ -1,0 +1,25 @@
+"""Checks of pictures and pages that several tests share."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+from PIL import Image
+
+
+def colours(picture: Path | bytes) -> int:
+    """Number of different colours in a picture; a blank one has 1."""
+    with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
+        found = image.convert("RGB").getcolors(maxcolors=1 << 24)
+    assert found is not None
+    return len(found)
+
+
+def check_self_contained(page: str) -> None:
+    """Every address of the page is a data URI: nothing is requested from anywhere."""
+    addresses = re.findall(r'(?:src|srcset|href)="([^"]*)"', page)
+    assert addresses
+    assert all(address.startswith("data:") for address in addresses)
+    assert not re.search(r"url\(|@import|<script", page)
