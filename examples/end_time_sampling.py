@@ -1,7 +1,7 @@
-"""How end-times are drawn, measured: stratified against independent in training, quantiles against random in prediction.
+"""Compare sampling schemes of end-times: stratified or independent in training, quantiles or random in prediction.
 
-Training evaluates the likelihood at S times on the window; their randomness becomes noise in the gradient of the posterior.
-Prediction averages members at S times of the posterior; their randomness becomes noise in the prediction.
+Training evaluates the likelihood at S times on the window; their randomness adds noise to the gradient of the posterior.
+Prediction averages members at S times of the posterior; their randomness adds noise to the prediction.
 
     python examples/end_time_sampling.py
 """
@@ -19,7 +19,7 @@ WINDOW = (0.0, 3.0)
 
 
 def cross_entropy(t: Tensor) -> Tensor:
-    """Of a network that fits best at T = 1.2."""
+    """Cross-entropy of a network that fits best at T = 1.2."""
     return 0.3 + 0.25 * (t - 1.2) ** 2
 
 
@@ -29,7 +29,7 @@ def member(t: Tensor) -> Tensor:
 
 
 def gradient_variance(scheme: str, samples: int) -> Tensor:
-    """Variance over many sets of times of the gradient in (alpha, beta) of (b - a)/S sum_s q(T_s) CE(T_s)."""
+    """Variance of the gradient of (b - a)/S sum_s q(T_s) CE(T_s) in (alpha, beta), over many sets of times."""
     end_time = ltnode.GammaTime(2.0, 1.0, window=WINDOW).double()
     generator = torch.Generator().manual_seed(0)
     gradients = []
@@ -41,7 +41,7 @@ def gradient_variance(scheme: str, samples: int) -> Tensor:
 
 
 def prediction_error(samples: int) -> tuple[float, float]:
-    """Standard deviation of the predictive mean over sets of random draws, and its error with quantiles."""
+    """Standard deviation of the predictive mean with random draws, and its error with quantiles."""
     q = ltnode.GammaTime(3.5, 1.3, window=WINDOW).double()
     with torch.no_grad():
         t = torch.linspace(1e-9, WINDOW[1], 200_001, dtype=torch.float64)
@@ -52,12 +52,12 @@ def prediction_error(samples: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    print("gradient variance, independent / stratified training times")
+    print("ratio of gradient variances, independent / stratified training times")
     print("   S    in alpha    in beta")
     for samples in SAMPLES:
         alpha, beta = (gradient_variance("iid", samples) / gradient_variance("grid", samples)).tolist()
         print(f"{samples:4d} {alpha:11.0f} {beta:10.0f}")
-    print("\npredictive mean: std over sets of random draws, error of quantiles (the same every time)")
+    print("\npredictive mean: std over sets of random draws, error with quantiles (deterministic)")
     print("   S      random   quantile")
     for samples in SAMPLES:
         random, quantile = prediction_error(samples)

@@ -1,7 +1,7 @@
 """Train a small classifier, export it to ONNX, and run the file with onnxruntime alone.
 
-The file gives averaged probabilities, their uncertainty in two parts, and ``error_ratio``: 1 or more where its fixed steps are
-too coarse for the tolerance that the model was trained with. Needs the extra ``onnx``.
+The file returns averaged probabilities, aleatoric and epistemic uncertainty, and ``error_ratio``, which is 1 or more if the fixed
+steps are too coarse for the tolerance of the model. Requires the extra ``onnx``.
 
     python examples/export_onnx.py
 """
@@ -33,11 +33,14 @@ def main() -> None:
     ltnode.fit(model, data, ltnode.train_preset("alt-node", data).replace(epochs=60))
 
     with tempfile.TemporaryDirectory() as folder:
-        kept = ltnode.export_model(
+        exported = ltnode.export_model(
             model, Path(folder) / "rings.onnx", samples=10, normalise=data.normalise, class_names=("disc", "ring")
         )
-        print(f"{kept.size / 1e3:.0f} kB; {kept.agreement.difference:.1e} from the library on {kept.agreement.inputs} inputs\n")
-        session = onnxruntime.InferenceSession(kept.path)
+        agreement = exported.agreement
+        print(
+            f"{exported.size / 1e3:.0f} kB, differs from the library by {agreement.difference:.1e} on {agreement.inputs} inputs\n"
+        )
+        session = onnxruntime.InferenceSession(exported.path)
 
     points = np.array([[0.0, 0.0], [1.25, 0.0], [2.0, 0.0], [9.0, 9.0]], dtype=np.float32)
     names = [output.name for output in session.get_outputs()]

@@ -1,8 +1,8 @@
-"""Classify one's own arrays, and see where the model is unsure: between the classes, and where the data end.
+"""Classify your own arrays, and see where the model is uncertain: between the classes and far from the data.
 
-Aleatoric uncertainty is what the members agree is undecided; epistemic is what members that all fit the data disagree about.
-Members may also agree on a confident answer far from all data (try noise=0.15): the spread over end-times is evidence of doubt,
-its absence no proof of knowledge.
+Aleatoric uncertainty is ambiguity that the members agree on; epistemic uncertainty is disagreement between members that all fit
+the data. Members may also agree on a confident prediction far from all data (try noise=0.15): a large spread over end-times is a
+warning, but a small spread is no guarantee.
 
     python examples/own_arrays.py
 """
@@ -10,14 +10,13 @@ its absence no proof of knowledge.
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 import ltnode
 from ltnode.data import Dataset
 
 
 def two_moons(n: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two interleaved half circles: inputs (n, 2) and labels (n,)."""
+    """Two interleaving half circles: inputs (n, 2) and labels (n,)."""
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 2, n)
     angle = np.pi * rng.random(n)
@@ -28,6 +27,7 @@ def two_moons(n: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     data = Dataset.from_arrays(*two_moons(400, noise=0.3, seed=0))
+    print(data)
     model = ltnode.build("lt-node", data, seed=0)
     config = ltnode.train_preset("lt-node", data).replace(epochs=200)
     run = ltnode.fit(model, data, config)
@@ -39,7 +39,7 @@ def main() -> None:
     print(f"{run.results['steps']} training steps; one solve per prediction: {test.stats}\n")
 
     places = {"on the upper moon": (0.0, 1.0), "between the moons": (0.5, 0.25), "far away": (6.0, 6.0)}
-    p = model.predict(data.prepare(torch.tensor(list(places.values()))))
+    p = model.predict(data.prepare(np.array(list(places.values()))))
     print(f"{'':20}{'p(class 1)':>12}{'entropy':>10}{'aleatoric':>11}{'epistemic':>11}   nats")
     for row, place in enumerate(places):
         values = (p.probs[row, 1], p.entropy[row], p.aleatoric[row], p.epistemic[row])

@@ -1,6 +1,6 @@
-"""Give one's own convolutional ODE block a latent end-time, and train it in one's own loop.
+"""Give a custom convolutional ODE block a latent end-time, and train it in a custom loop.
 
-Small pictures of horizontal and vertical stripes stand for one's own images.
+The images are small pictures of horizontal and vertical stripes.
 
     python examples/own_ode_block.py
 """
@@ -14,11 +14,11 @@ import ltnode
 
 
 class ConvBlock(nn.Module):
-    """The field dh/dt = f(t, h): any module with this signature and an output like h will do."""
+    """The field dh/dt = f(t, h): any module with this signature and an output of the shape of h."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(4, channels)  # not BatchNorm: a prediction must not depend on its batch-mates
+        self.norm = nn.GroupNorm(4, channels)  # not BatchNorm: predictions must not depend on the rest of the batch
         self.conv = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, t: Tensor, h: Tensor) -> Tensor:
@@ -52,10 +52,10 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        model.after_step()  # keeps the posterior's parameters in their range
+        model.after_step()  # clamps the parameters of the posterior to their range
         if step % 50 == 0 and (parts := model.loss_parts):
             print(f"step {step:3d}: log-likelihood {parts.expected_log_likelihood:.3f}, KL {parts.kl:.3f}")
-    model.finish_training(x, y)  # fits the grid that predictions are solved on
+    model.finish_training(x, y)  # fits the prediction grid
 
     x_test, y_test = stripes(200, seed=1)
     p = model.predict(x_test)

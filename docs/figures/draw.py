@@ -1,6 +1,6 @@
 """Draw the figures of the README and the documentation: ``python docs/figures/draw.py [objective|gap] [--demo FOLDER]``.
 
-``objective`` computes everything itself, in seconds. ``gap`` shows the models that ``ltnode demo`` left in FOLDER.
+``objective`` takes seconds and needs no models. ``gap`` shows the models that ``ltnode demo`` saved in FOLDER.
 Each figure is written as NAME.svg for light and NAME-dark.svg for dark pages.
 """
 
@@ -29,7 +29,7 @@ WINDOW = (0.0, 3.0)
 END = WINDOW[1]
 DASHES = (0, (4, 3))
 SHARES = {"density": 1 / (WINDOW[1] - WINDOW[0]), "integral": 1.0, "normalised": 0.0}
-"""What a constant cross-entropy c contributes to the expected objective: ``c * share * P(T < 3)``, and a constant."""
+"""A constant cross-entropy c contributes ``c * share * P(T < 3)`` to the expected objective, up to a constant."""
 CROSS_ENTROPIES = [0.05 * m for m in range(21)]
 
 
@@ -37,7 +37,7 @@ def save(name: str, draw: Callable[[Theme], Figure]) -> None:
     """Write a figure for light and for dark pages."""
     for theme, suffix in ((LIGHT, ""), (DARK, "-dark")):
         with themed(theme):
-            # No date in the file: the same figure has the same bytes.
+            # Without a date, the same figure has the same bytes.
             draw(theme).savefig(FOLDER / f"{name}{suffix}.svg", metadata={"Date": None})
 
 
@@ -64,7 +64,7 @@ def optimum(weighting: str, cross_entropy: float, kl_weight: float, start: tuple
 
 @cache
 def beyond(weighting: str, kl_weight: float) -> list[float]:
-    """P(T > 3) of the optimum along `CROSS_ENTROPIES`, each found from the one before."""
+    """P(T > 3) of the optimum for each of `CROSS_ENTROPIES`, starting each search at the previous optimum."""
     shares, start = [], PRIOR
     for value in CROSS_ENTROPIES:
         q = optimum(weighting, value, kl_weight, start)
@@ -81,7 +81,7 @@ def tempered(cross_entropy: Tensor, t: Tensor, kl_weight: float) -> Tensor:
 
 
 def objective_figure(theme: Theme) -> Figure:
-    """Where density weights drive q, what it looks like there, and what the weight of the KL does."""
+    """Mass of the optimal q beyond the window, optimal densities, and the effect of the weight of the KL."""
     figure = new_figure(11.4, 3.3)
     left, middle, right = figure.subplots(1, 3)
 
@@ -123,7 +123,7 @@ def objective_figure(theme: Theme) -> Figure:
 
 
 def gap_figure(theme: Theme, runs: Path) -> Figure:
-    """Predictions of LT-NODE and ALT-NODE on data with a gap, and LT-NODE's end-times."""
+    """Predictions of LT-NODE and ALT-NODE on data with a gap, and the posterior of LT-NODE."""
     figure = new_figure(11.4, 3.3)
     left, middle, right = figure.subplots(1, 3, width_ratios=(1.25, 1.25, 1))
     data, grid = gap_data(300, 0), gap_grid()[::4]
@@ -164,7 +164,7 @@ def _prediction(axes: Axes, theme: Theme, model: ltnode.Model, name: str, x: Ten
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("figures", nargs="*", default=["objective"], help="objective (default), gap")
-    parser.add_argument("--demo", type=Path, default=Path("demo"), help="what `ltnode demo` wrote, for gap")
+    parser.add_argument("--demo", type=Path, default=Path("demo"), help="output folder of `ltnode demo`, for gap")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     draw: dict[str, Callable[[Theme], Figure]] = {

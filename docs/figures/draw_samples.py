@@ -1,8 +1,7 @@
 """Draw the sample images of the explorer page: ``python docs/figures/draw_samples.py [FOLDER]``.
 
-FOLDER is ltnode/serve/samples by default. Everything is drawn here, from curves and shapes; no picture of any data set is used.
-Gray images follow MNIST's layout: white on black, the drawing fitted into a box of 20 x 20 pixels and its centre of mass put at
-the middle of 28 x 28.
+FOLDER is ltnode/serve/samples by default. All images are drawn from curves and shapes; none is taken from a data set. Gray images
+follow the layout of MNIST: white on black, fitted into 20 x 20 pixels, with the centre of mass in the middle of 28 x 28.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 FOLDER = Path(__file__).parents[2] / "ltnode" / "serve" / "samples"
-LARGE = 512  # drawn at this size, then reduced: that is the anti-aliasing
+LARGE = 512  # images are drawn at this size and then reduced, for anti-aliasing
 Point = tuple[float, float]
 Colour = tuple[int, int, int]
 
-# Strokes of a pen: "x,y" on a curve, x to the right and y down, in percent of a square. A repeated point makes a corner.
+# Pen strokes: points "x,y" of a curve, x to the right and y down, in percent of a square. A repeated point is a corner.
 STROKES: dict[str, tuple[str, ...]] = {
     "0": ("58,6 34,14 22,48 32,86 54,94 74,76 78,42 68,12 50,7",),
     "1": ("40,20 56,5 56,5 54,50 51,96",),
@@ -39,13 +38,13 @@ NAMES = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight",
 
 
 def curve(stroke: str, per_segment: int = 48) -> np.ndarray:
-    """A Catmull-Rom curve through the points of a stroke, (n, 2)."""
+    """Catmull-Rom curve (n, 2) through the points of a stroke."""
     points = [[float(part) / 100 for part in point.split(",")] for point in stroke.split()]
     knots = np.array([points[0], *points, points[-1]])
     s = np.linspace(0, 1, per_segment, endpoint=False)[:, None]
     parts = []
     for a, b, c, d in zip(knots, knots[1:], knots[2:], knots[3:], strict=False):
-        # At a repeated point both tangents shrink, and the curve turns sharply there.
+        # At a repeated point both tangents are short, so that the curve has a corner.
         m, n = (c - a) / 2, (d - b) / 2
         h = c - b
         parts.append(b + s * m + s**2 * (3 * h - 2 * m - n) + s**3 * (m + n - 2 * h))
@@ -53,7 +52,7 @@ def curve(stroke: str, per_segment: int = 48) -> np.ndarray:
 
 
 def ink(strokes: Sequence[str], width: float = 0.105, slant: float = 0.0) -> Image.Image:
-    """Strokes of a soft pen whose width follows direction and speed, white on black, LARGE pixels wide."""
+    """Draw strokes with a soft pen whose width depends on direction and position, white on black, LARGE pixels wide."""
     image = Image.new("L", (LARGE, LARGE))
     pen = ImageDraw.Draw(image)
     for stroke in strokes:
@@ -69,7 +68,7 @@ def ink(strokes: Sequence[str], width: float = 0.105, slant: float = 0.0) -> Ima
 
 
 def as_mnist(image: Image.Image) -> Image.Image:
-    """Fit into 20 x 20 with its proportions, then centre of mass at the middle of 28 x 28."""
+    """Scale to fit into 20 x 20, then place the centre of mass in the middle of 28 x 28."""
     image = image.crop(image.getbbox())
     scale = 20 / max(image.size)
     small = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.Resampling.BOX)
@@ -83,7 +82,7 @@ def as_mnist(image: Image.Image) -> Image.Image:
 
 
 def shirt() -> Image.Image:
-    """A T-shirt from above, as shops photograph them, with folds."""
+    """A T-shirt with folds, as in a product photo."""
     image = Image.new("L", (LARGE, LARGE))
     pen = ImageDraw.Draw(image)
     outline = [
@@ -102,7 +101,7 @@ def shirt() -> Image.Image:
 
 
 def scene(paint: Callable[[ImageDraw.ImageDraw], None], sky: tuple[Colour, Colour], seed: int) -> Image.Image:
-    """Shapes over a vertical gradient, with the grain of a small photograph, 32 x 32 in colour."""
+    """Shapes on a vertical gradient with photographic grain, 32 x 32 in colour."""
     rows = np.linspace(0, 1, LARGE)[:, None, None]
     ground = np.broadcast_to((1 - rows) * np.array(sky[0]) + rows * np.array(sky[1]), (LARGE, LARGE, 3))
     image = Image.fromarray(ground.astype(np.uint8), "RGB")
@@ -185,12 +184,12 @@ def house_number(pen: ImageDraw.ImageDraw) -> None:
 
 
 def noise() -> Image.Image:
-    """Uniform noise in every pixel and channel: an image of nothing."""
+    """Uniform noise in every pixel and channel."""
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8), "RGB")
 
 
 def samples() -> list[tuple[dict[str, object], Image.Image]]:
-    """Every sample: what index.json says of it, and its picture."""
+    """All samples: entry of index.json and image."""
     found: list[tuple[dict[str, object], Image.Image]] = []
 
     def add(name: str, title: str, image: Image.Image, label: str | None = None, data: Sequence[str] = ()) -> None:

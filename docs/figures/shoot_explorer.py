@@ -1,6 +1,6 @@
-"""Photograph the explorer page: ``python docs/figures/shoot_explorer.py http://127.0.0.1:8000`` while the zoo is served.
+"""Take screenshots of the explorer page: ``python docs/figures/shoot_explorer.py http://127.0.0.1:8000``.
 
-``ltnode serve zoo`` first. Writes explorer-light.png (the first view), explorer-dark.png (a CIFAR10 model on an image of
+Start ``ltnode serve zoo`` first. Writes explorer-light.png (the initial view), explorer-dark.png (a CIFAR10 model on an image of
 another kind) and explorer-phone.png, reduced to 256 colours.
 """
 
@@ -27,17 +27,17 @@ VIEWS = {
 
 
 def shoot(browser: Any, address: str, name: str) -> bytes:
-    """The whole page as a PNG."""
+    """Screenshot of the whole page as a PNG."""
     page = browser.new_context(**VIEWS[name]).new_page()
     page.goto(address)
     page.select_option("#model", "lt-node-cifar10" if name == "dark" else "lt-node-mnist-paper")
     page.wait_for_function(SETTLED, timeout=60_000)
-    page.wait_for_timeout(500)  # bars glide to their length
+    page.wait_for_timeout(500)  # the bars are animated
     return bytes(page.screenshot(full_page=True))
 
 
 def reduced(picture: Image.Image) -> Image.Image:
-    """At most 256 colours, the most frequent ones exact: flat areas and rare hues stay what they are."""
+    """Reduce to at most 256 colours; frequent colours stay exact, so that flat areas do not change."""
     colours, place, counts = np.unique(np.asarray(picture).reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
     colours = colours.astype(int)
     chosen: list[np.ndarray] = []

@@ -52,8 +52,9 @@ def make_app() -> typer.Typer:
     panel_of = {name: panel for panel, names in _PANELS.items() for name in names}
     for name in panel_of:
         importlib.import_module(f"{commands.__name__}.{name.replace('-', '_')}").register(app)
-    for info in (*app.registered_commands, *app.registered_groups):
-        info.rich_help_panel = panel_of[str(info.name)]
+    entries: list[Any] = [*app.registered_commands, *app.registered_groups]
+    for entry in entries:
+        entry.rich_help_panel = panel_of[entry.name]
     return app
 
 
