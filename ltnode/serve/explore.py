@@ -19,6 +19,7 @@ from ltnode.serve.decoding import RawBatch
 from ltnode.serve.requests import Change, TrajectoryRequest
 from ltnode.serve.samples import samples_of
 from ltnode.trained import PredictionRow, TrainedModel, to_png
+from ltnode.trained.pixels import pixel_bounds
 from ltnode.typing import Float, Tensor
 
 _DENSITY_POINTS = 201
@@ -114,18 +115,9 @@ def _change_input(
     x = trained.prepare(raw)
     if change.epsilon:
         label = trained.predict_inputs(x, samples).labels
-        low, high = _pixel_range(trained)
+        low, high = pixel_bounds(trained.normalise)
         x = fgsm(lambda z: trained.model.log_probs(z, samples), x, label, change.epsilon, low, high).x
     return x
-
-
-def _pixel_range(trained: TrainedModel) -> tuple[list[float], list[float]]:
-    """Smallest and largest normalised pixel of each channel."""
-    constants = trained.normalise
-    if constants is None:
-        return [0.0] * trained.shape[0], [1.0] * trained.shape[0]
-    pairs = list(zip(constants.mean, constants.std, strict=True))
-    return [(0.0 - mean) / std for mean, std in pairs], [(1.0 - mean) / std for mean, std in pairs]
 
 
 def _picture(trained: TrainedModel, x: Float[Tensor, "1 *shape"]) -> str | None:

@@ -11,6 +11,10 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
+from ltnode.serve import Limits, check_extra
+from ltnode.serve.server import is_local
+from ltnode.serve.server import serve as serve_models
+from ltnode.trained import TrainedModel
 
 
 def register(app: typer.Typer) -> None:
@@ -40,11 +44,6 @@ def serve(
     Paths are described at /openapi.json. Models are loaded from safetensors and JSON only. Ctrl-C or SIGTERM ends the server
     after it has finished the accepted requests.
     """
-    from ltnode.serve import Limits, check_extra
-    from ltnode.serve.server import is_local
-    from ltnode.serve.server import serve as serve_models
-    from ltnode.trained import TrainedModel
-
     check_extra()
     limits = Limits(max_queue=max_queue, max_batch=max_batch, max_wait_ms=max_wait_ms, seconds=seconds)
     models = [TrainedModel.open(run) for path in runs for run in _run_folders(path)]
