@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from ltnode.accelerate.fused import field_tensors, stage_weights, states_at, why_not_field, why_not_state
-from ltnode.accelerate.kernels.conv_trajectory import Precision, conv_trajectory
+from ltnode.accelerate.kernels.conv_trajectory import conv_trajectory
+from ltnode.accelerate.kernels.trajectory_backend import Precision
 from ltnode.models.images import ConvField
 from ltnode.ode.replay import Replay, Replayer, traced
 from ltnode.ode.tableau import ButcherTableau, get_tableau
