@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from ltnode.accelerate.kernels.conv_trajectory import FieldTensors, conv_trajectory
-from ltnode.accelerate.kernels.cuda import gamma_posterior
-from ltnode.accelerate.kernels.interpolated_head import head_fits, interpolated_head, padded_ends
-from ltnode.accelerate.kernels.norm_relu import is_pooling, run_fused
+from ltnode.accelerate.kernels.cuda import gamma_posterior, interpolated_head
+from ltnode.accelerate.kernels.fused_sequential import is_pooling, run_fused
 from ltnode.device import Precision
 from ltnode.endtime import AmortizedGammaTime, GammaDistribution, GammaTime
 from ltnode.endtime.gamma import quadrature_rule
@@ -47,7 +46,7 @@ def stage_weights(tableau: ButcherTableau, edges: Tensor, times: Tensor) -> Floa
     theta = ((per_sample[:, None, :] - left[:, None]) / length.clamp_min(torch.finfo(torch.float64).tiny)[:, None]).clamp(0, 1)
     powers = length[:, None, None] * theta[:, :, None, :] ** exponents[:, None]
     rows = torch.bmm(table.expand(len(theta), -1, -1), powers.flatten(1, 2))
-    return padded_ends(rows[0].mT if times.ndim == 1 else rows.movedim(-1, 0))
+    return interpolated_head.padded_ends(rows[0].mT if times.ndim == 1 else rows.movedim(-1, 0))
 
 
 @cache
@@ -111,7 +110,7 @@ def fused_posterior_terms(model: LatentTimeODE, x: Tensor, times: Tensor, precis
     else:
         return model.posterior_terms(x, times)
     prior = end_time.prior_distribution
-    if gamma_posterior.why_not(alpha, times) is not None:
+    if gamma_posterior.unsupported_reason(alpha, times) is not None:
         q = GammaDistribution(alpha, beta, prior.window, prior)
         return PosteriorTerms(q.log_prob(times), q.kl())
     family = gamma_posterior.Family(prior.window, prior.in_float64, quadrature_rule(alpha.device))
@@ -142,9 +141,9 @@ def _head_outputs(head: nn.Sequential, stages: Tensor, h: Tensor, weights: Tenso
         and isinstance(layers[0], nn.GroupNorm)
         and isinstance(layers[1], nn.ReLU)
         and is_pooling(layers[2:4])
-        and head_fits(layers[0], h.shape[2] * h.shape[3])
+        and interpolated_head.unsupported_reason(layers[0], stages) is None
     ):
-        pooled = interpolated_head(stages, h, weights, layers[0])
+        pooled = interpolated_head.interpolated_head(stages, h, weights, layers[0])
         return head[4:](pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
     states = states_at(stages, h, weights)
     return run_fused(head, states.flatten(0, 1)).unflatten(0, states.shape[:2])

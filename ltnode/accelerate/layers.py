@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from ltnode.accelerate.kernels.conv_trajectory import EPS, FieldTensors, ThreeNorms, field_evaluation
 from ltnode.accelerate.kernels.cuda import conv_trajectory as conv_trajectory_cuda
-from ltnode.accelerate.kernels.norm_relu import norm_relu, run_fused
-from ltnode.ode.tableau import EULER
+from ltnode.accelerate.kernels.cuda.norm_relu import norm_relu
+from ltnode.accelerate.kernels.fused_sequential import run_fused
 from ltnode.typing import Tensor
 
 
@@ -38,7 +38,7 @@ def convolutions_between_norms(t: Tensor, h: Tensor, convs: tuple[nn.Conv2d, nn.
     layers = (*convs, *norms)
     if any(p.dtype != torch.float32 for layer in layers for p in layer.parameters()) or any(n.eps != EPS for n in norms):
         return None
-    if conv_trajectory_cuda.why_not(h, norms[0].num_groups, EULER, "bf16") is not None:
+    if conv_trajectory_cuda.unsupported_reason(h, norms[0].num_groups, "bf16") is not None:
         return None
     with torch.autocast("cuda", enabled=False):
         return field_evaluation(t, h, FieldTensors.of(convs, norms, h.shape[-1]), "bf16")

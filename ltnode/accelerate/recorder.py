@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ltnode.accelerate.kernels.nvrtc import sharing_card
+from ltnode.accelerate.kernels.devices import sharing_device
 from ltnode.errors import InputError, LTNodeError
 from ltnode.models import Model
 from ltnode.ode.trace import no_trace
@@ -76,7 +76,7 @@ class Recorder:
         """
         graph = torch.cuda.CUDAGraph()
         self.enabled.fill_(False)
-        with no_trace(model, self.enabled.device), sharing_card(self._concurrent_runs):
+        with no_trace(model, self.enabled.device), sharing_device(self._concurrent_runs):
             try:
                 self._warm_up(run, rehearse)
                 return graph, self._capture(graph, run)

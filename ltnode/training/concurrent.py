@@ -1,7 +1,7 @@
 """``ltnode.fit_seeds``: several runs side by side in one process; `fit_together` for runs that differ in more than their seed.
 
 The runs take turns, a step each. On CUDA every run has a stream of its own, so that the kernels of one fill what the others leave
-idle, and its large kernels take a part of the card (`nvrtc.sharing_card`); a step of one run launches while those
+idle, and its large kernels take a part of the card (`devices.sharing_device`); a step of one run launches while those
 of the others still compute. Nothing else is shared: each run has the first weights, data order, end-times, random numbers and
 folder that it would have alone. On a CPU it ends with the same weights, bit for bit; on CUDA sums over a batch may be rounded
 differently.

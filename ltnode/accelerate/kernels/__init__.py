@@ -1,1 +1,1 @@
-"""Fused kernels, each with its formula, its reference and its test; imported only where CUDA and Triton are at hand."""
+"""Fused GPU kernels, each with its formula, its reference and its test."""

@@ -1,7 +1,7 @@
-"""CUDA sources of this folder, compiled at first use by the compiler library that comes with torch, and launched.
+"""Compile CUDA sources with NVRTC and launch their kernels through the CUDA driver.
 
-Nothing has to be installed: NVRTC is part of torch's CUDA packages and needs no headers. Machine code is kept in the user's
-cache folder, under a name that contains all it depends on.
+NVRTC is part of torch's CUDA packages and needs no headers, so users install nothing. Machine code is cached in the user's cache
+folder, under a name that contains everything it depends on.
 """
 
 from __future__ import annotations
@@ -12,49 +12,31 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 
 from ltnode.typing import Tensor
 
-HOPPER = (9, 0)
-"""Compute capability whose warpgroups multiply matrices."""
-_FOLDERS = (Path(__file__).parent / "cuda", Path(__file__).parent / "hopper")
 Argument = Tensor | int | float | tuple[float, ...] | bytes
-
-
-@runtime_checkable
-class Kernels(Protocol):
-    """Compiled functions of one source."""
-
-    def launch(
-        self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument], long: bool = False
-    ) -> None:
-        """Run a function on the current stream.
-
-        Tensors are passed by their address, numbers as 32-bit values, tuples of them as a struct, bytes as the struct they are.
-
-        A ``long`` one fills the card: what waits beside it, a short kernel of another run, gets the next free place.
-        """
-
-
+"""Tensors are passed by address, numbers as 32-bit values, tuples of floats and bytes as structs."""
+_FOLDERS = (Path(__file__).parent / "cuda", Path(__file__).parent / "hopper")
 _PRIORITY = 8
-"""CUDA's number of the attribute of a launch."""
+"""CU_LAUNCH_ATTRIBUTE_PRIORITY."""
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
 
 
 class _LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute: a number and 64 bytes of which a priority takes the first four."""
+    """CUlaunchAttribute: an id and a union of 64 bytes, of which a priority takes the first four."""
 
     _fields_: ClassVar = [("id", ctypes.c_int), ("_", ctypes.c_int), ("priority", ctypes.c_int), ("__", ctypes.c_char * 60)]
 
 
-class _Launch(ctypes.Structure):
+class _LaunchConfig(ctypes.Structure):
     """CUlaunchConfig."""
 
     _fields_: ClassVar = [
@@ -68,21 +50,21 @@ class _Launch(ctypes.Structure):
 
 
 class CudaError(RuntimeError):
-    """The CUDA driver or compiler refused something."""
+    """The CUDA driver or NVRTC returned an error."""
 
 
-def source_text(name: str, first: Sequence[str] = ("common.cuh", "primitives.cuh")) -> str:
-    """A source of this folder after what all of them share, with what it includes in place."""
+def source_text(name: str) -> str:
+    """Return a CUDA source with its includes inlined."""
 
     def text(file: str) -> str:
-        own = next(folder / file for folder in _FOLDERS if (folder / file).exists()).read_text("utf-8")
-        return re.sub(r'#include "(\w+\.cuh)"\n', lambda found: text(found[1]), own)
+        path = next(folder / file for folder in _FOLDERS if (folder / file).exists())
+        return re.sub(r'#include "(\w+\.cuh)"\n', lambda match: text(match[1]), path.read_text("utf-8"))
 
-    return "".join(map(text, (*first, f"{name}.cu")))
+    return text(f"{name}.cu")
 
 
-def why_unavailable() -> str | None:
-    """Why nothing can be compiled here; None where it can."""
+def unavailable_reason() -> str | None:
+    """Return why nothing can be compiled or launched on this machine, or None."""
     try:
         _compiler()
         _driver()
@@ -91,81 +73,29 @@ def why_unavailable() -> str | None:
     return None
 
 
-def multiprocessors(device: torch.device, parts: int = 2) -> int:
-    """How many a kernel takes that could fill the card: all, or one of so many parts where runs share it (`sharing_card`).
-
-    Where an emulation stands in for a card it has four.
-    """
-    there = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-    return max(there // parts, 1) if _card.shared else there
-
-
-@dataclass
-class _Card:
-    shared: bool = False
-
-
-_card = _Card()
-"""Of the process, not of the thread: autograd launches from threads of its own."""
-
-
-@contextmanager
-def sharing_card(runs: int) -> Generator[None]:
-    """What is launched or captured meanwhile shares the card with so many runs in all.
-
-    Beside others a kernel takes half of the multiprocessors twice as long: what every block does once, such as loading weights
-    or storing its part of a sum, is done half as often.
-    """
-    before = _card.shared
-    _card.shared = runs > 1
-    try:
-        yield
-    finally:
-        _card.shared = before
-
-
-def even_blocks(items: int, most: int) -> int:
-    """As few blocks as let the fullest have no more items than with the most blocks there may be."""
-    return -(-items // -(-items // most))
-
-
-def compiled(name: str, defines: tuple[tuple[str, int], ...], device: torch.device) -> CudaKernels:
-    """The kernels of a source for given constants on a device; made once per process, machine code once per user."""
-    return _compiled(name, defines, torch.cuda.current_device() if device.index is None else device.index)
-
-
-@cache
-def _compiled(name: str, defines: tuple[tuple[str, int], ...], device: int) -> CudaKernels:
-    major, minor = torch.cuda.get_device_capability(device)
-    own = "a" if (major, minor) == HOPPER else ""  # with what this architecture alone has: products of warpgroups
-    options = [f"--gpu-architecture=sm_{major}{minor}{own}", "--std=c++17", *(f"-D{name}={value}" for name, value in defines)]
-    with torch.cuda.device(device):
-        return CudaKernels(machine_code(source_text(name), options))
-
-
 def machine_code(source: str, options: Sequence[str], folder: Path | None = None) -> bytes:
-    """Compile, or take what an earlier run compiled.
+    """Compile a source, or return the result of an earlier compilation.
 
     Args:
         source: CUDA C++ without includes.
-        options: Of the compiler.
-        folder: Where to keep it; by default the user's cache folder.
+        options: Options of the compiler.
+        folder: Where to cache the result; by default the user's cache folder.
     """
     version = (ctypes.c_int(), ctypes.c_int())
     _compiler().nvrtcVersion(*(ctypes.byref(v) for v in version))
     key = "\n".join([source, *options, str([v.value for v in version])])
     folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ltnode" / "kernels"
-    kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
-    if kept.exists():
-        return kept.read_bytes()
+    cached = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
+    if cached.exists():
+        return cached.read_bytes()
     code = _compile(source, options)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as part:
             part.write(code)
-        Path(part.name).replace(kept)
+        Path(part.name).replace(cached)
     except OSError:
-        pass  # a read-only home costs a compilation in every process, nothing more
+        pass  # with a read-only home directory, every process compiles again
     return code
 
 
@@ -196,8 +126,12 @@ def _compile(source: str, options: Sequence[str]) -> bytes:
     return code.raw
 
 
-class CudaKernels:
-    """Machine code loaded into the current device's context."""
+class CudaModule:
+    """`ltnode.accelerate.kernels.devices.CompiledModule` in the context of the current CUDA device.
+
+    Args:
+        code: Machine code of `machine_code`.
+    """
 
     def __init__(self, code: bytes) -> None:
         self._driver = _driver()
@@ -212,18 +146,18 @@ class CudaKernels:
     def launch(
         self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[Argument], long: bool = False
     ) -> None:
-        """See `Kernels`."""
-        values = [_as_c(a) for a in arguments]
+        """See `CompiledModule.launch`."""
+        values = [as_c_value(a) for a in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         lowest = _LaunchAttribute(id=_PRIORITY, priority=0)
         size = ((blocks, 1, 1), (threads, 1, 1), shared_bytes, torch.cuda.current_stream().cuda_stream)
-        launch = _Launch(*size, ctypes.pointer(lowest), int(long))
+        config = _LaunchConfig(*size, ctypes.pointer(lowest), int(long))
         self._enter_context()
         function = self._function(name, shared_bytes)
-        self._check(self._driver.cuLaunchKernelEx(ctypes.byref(launch), function, pointers, None))
+        self._check(self._driver.cuLaunchKernelEx(ctypes.byref(config), function, pointers, None))
 
     def _enter_context(self) -> None:
-        """A thread of the autograd engine has no context before its first launch by torch."""
+        """Set the context in threads of the autograd engine, which have none before torch's first launch there."""
         current = ctypes.c_void_p()
         self._check(self._driver.cuCtxGetCurrent(ctypes.byref(current)))
         if current.value is None:
@@ -234,10 +168,10 @@ class CudaKernels:
             function = ctypes.c_void_p()
             self._check(self._driver.cuModuleGetFunction(ctypes.byref(function), self._module, name.encode()))
             self._functions[name] = function
-        # The limit is the function's, whoever launches it: it only grows, since captured launches keep their size.
+        # The limit belongs to the function and must never shrink: captured launches keep their size.
         if shared_bytes > self._shared_bytes.get(name, 0):
-            largest_dynamic_shared_size = 8
-            self._check(self._driver.cuFuncSetAttribute(self._functions[name], largest_dynamic_shared_size, shared_bytes))
+            function = self._functions[name]
+            self._check(self._driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes))
             self._shared_bytes[name] = shared_bytes
         return self._functions[name]
 
@@ -248,7 +182,8 @@ class CudaKernels:
             raise CudaError((text.value or b"unknown error").decode())
 
 
-def _as_c(value: Argument) -> Any:
+def as_c_value(value: Argument) -> Any:
+    """Return a kernel argument as a ctypes value; see `Argument`."""
     if isinstance(value, torch.Tensor):
         return ctypes.c_void_p(value.data_ptr())
     if isinstance(value, tuple):
@@ -265,11 +200,11 @@ def _driver() -> ctypes.CDLL:
 
 @cache
 def _compiler() -> ctypes.CDLL:
-    """NVRTC of the CUDA version that torch was built for: beside torch's other CUDA libraries, or where the system has it."""
+    """Load the NVRTC of torch's CUDA version, from torch's CUDA packages or from the system."""
     major = (torch.version.cuda or "").split(".")[0]
     name = f"libnvrtc.so.{major}"
-    beside = [found for path in sys.path for found in Path(path).glob(f"nvidia/*/lib/{name}")]
-    for candidate in (*beside, Path(torch.__file__).parent / "lib" / name):
+    packaged = [match for path in sys.path for match in Path(path).glob(f"nvidia/*/lib/{name}")]
+    for candidate in (*packaged, Path(torch.__file__).parent / "lib" / name):
         if candidate.exists():
             return ctypes.CDLL(str(candidate))
     return ctypes.CDLL(name)

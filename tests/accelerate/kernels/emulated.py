@@ -1,26 +1,29 @@
-"""CUDA kernels of the package run on a CPU: compiled by the system's C++ compiler with fibres as CUDA threads."""
+"""Run the package's CUDA kernels on the CPU: a C++ compiler builds the sources with a fibre for every CUDA thread.
+
+The folder ``emulation`` has its own primitives.cuh and warpgroup.cuh; all other sources are those of the package.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
+import pytest
 
-from ltnode.accelerate.kernels import norm_relu, nvrtc
-from ltnode.accelerate.kernels.conv_trajectory import Problem
-from ltnode.accelerate.kernels.cuda import conv_trajectory as conv_trajectory_cuda
-from ltnode.accelerate.kernels.cuda import masked_sgd, patch_norm
+from ltnode.accelerate.kernels import devices, nvrtc
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-_HERE = Path(__file__).parent
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler to emulate CUDA with")
 _FOLDER = TemporaryDirectory(prefix="ltnode-emulation-")
-"""Of what is compiled, until the process ends."""
+"""Sources and compiled libraries, deleted when the process ends."""
+_KERNEL = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(')
 _EXPORT = """
 template <typename... A, size_t... I>
 static void call(void (*kernel)(A...), void** a, int blocks, int threads, int bytes, std::index_sequence<I...>) {
@@ -35,8 +38,8 @@ extern "C" void emulate(const char* name, int blocks, int threads, int bytes, vo
 """
 
 
-class EmulatedKernels:
-    """`ltnode.accelerate.kernels.nvrtc.Kernels` on CPU tensors."""
+class EmulatedModule:
+    """`CompiledModule` on CPU tensors."""
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
@@ -44,74 +47,52 @@ class EmulatedKernels:
     def launch(
         self, name: str, blocks: int, threads: int, shared_bytes: int, arguments: Sequence[nvrtc.Argument], long: bool = False
     ) -> None:
-        values = [nvrtc._as_c(a) for a in arguments]
+        values = [nvrtc.as_c_value(a) for a in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         self._library.emulate(name.encode(), blocks, threads, shared_bytes, pointers)
 
 
 @cache
-def _library(name: str, kernels: tuple[str, ...], defines: tuple[str, ...] = ()) -> EmulatedKernels:
-    assert COMPILER is not None
-    folder = Path(_FOLDER.name) / str(_library.cache_info().misses)
+def _sources() -> Path:
+    """Copy the package's CUDA sources into one folder, with the emulation's headers in place of those with instructions."""
+    folder = Path(_FOLDER.name) / "sources"
     folder.mkdir()
-    source = nvrtc.source_text(name, first=["common.cuh"])
-    listed = f"#define KERNELS {' '.join(f'KERNEL({kernel})' for kernel in kernels)}"
-    (folder / "kernels.cpp").write_text(f'#include <utility>\n#include "{_HERE / "emulation.h"}"\n{source}\n{listed}\n{_EXPORT}')
-    command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", "-w", *defines, "kernels.cpp", "-o", "kernels.so"]
-    subprocess.run(command, cwd=folder, check=True)
-    return EmulatedKernels(folder / "kernels.so")
+    package = Path(nvrtc.__file__).parent
+    for source in (package / "cuda", package / "hopper", Path(__file__).parent / "emulation"):
+        for file in (*source.glob("*.cu"), *source.glob("*.cuh"), *source.glob("*.h")):
+            shutil.copy(file, folder)
+    return folder
 
 
-def emulated(problem: Problem, side: int, warpgroups: bool, device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.cuda.conv_trajectory.CudaTrajectory`."""
-    assert device.type == "cpu"
-    defines = tuple(f"-D{name}={value}" for name, value in conv_trajectory_cuda.defines(problem, side, warpgroups))
-    return _library("conv_trajectory", ("pack_weights", "forward", "backward"), defines)
+@cache
+def _module(name: str, defines: devices.Defines) -> EmulatedModule:
+    assert COMPILER is not None
+    sources = _sources()
+    library = sources.parent / f"{_module.cache_info().misses}.so"
+    kernels = " ".join(f"KERNEL({kernel})" for kernel in _KERNEL.findall((sources / f"{name}.cu").read_text("utf-8")))
+    program = library.with_suffix(".cpp")
+    program.write_text(f'#include "{name}.cu"\n#define KERNELS {kernels}\n{_EXPORT}')
+    options = ["-std=c++17", "-O2", "-shared", "-fPIC", "-w", f"-I{sources}", *(f"-D{k}={v}" for k, v in defines)]
+    subprocess.run([COMPILER, *options, str(program), "-o", str(library)], check=True)
+    return EmulatedModule(library)
 
 
-def emulated_gradients(side: int, device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.hopper.conv_gradients`."""
-    assert device.type == "cpu"
-    return _library("conv_gradients", ("field_gradients", "add_parts"), (f"-DSIDE={side}",))
+@dataclass(frozen=True)
+class EmulatedDevice:
+    """`Device` on the CPU, with the properties of an H100 except for its number of multiprocessors."""
+
+    capability: tuple[int, int] = (9, 0)
+    multiprocessors: int = 4
+    shared_bytes: int = 227 * 1024
+
+    def unavailable_reason(self) -> str | None:
+        return None
+
+    def compile(self, name: str, defines: devices.Defines) -> EmulatedModule:
+        return _module(name, defines)
 
 
-def emulated_posterior(device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.cuda.gamma_posterior`."""
-    assert device.type == "cpu"
-    return _library("gamma_posterior", ("posterior_forward", "posterior_backward"))
-
-
-def emulated_sgd(device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernel of `ltnode.accelerate.kernels.cuda.masked_sgd`."""
-    assert device.type == "cpu"
-    return _library("masked_sgd", ("masked_sgd",), tuple(f"-D{name}={value}" for name, value in masked_sgd.defines()))
-
-
-def emulated_head(sizes: tuple[tuple[str, int], ...]) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.interpolated_head`."""
-    return _library("interpolated_head", ("head_forward", "head_backward"), tuple(f"-D{name}={value}" for name, value in sizes))
-
-
-def emulated_patch_norm(shape: tuple[int, ...], size: int, outputs: int, device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.cuda.patch_norm`."""
-    assert device.type == "cpu"
-    defines = tuple(f"-D{name}={value}" for name, value in patch_norm.defines(shape, size, outputs))
-    return _library("patch_norm", ("patch_norm_forward", "patch_norm_backward"), defines)
-
-
-def emulated_norm_relu(x: torch.Tensor, biased: bool) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.norm_relu`."""
-    sizes = norm_relu._cuda_sizes(x.shape[2] * x.shape[3], x.shape[1], biased)
-    return _library("norm_relu", ("norm_relu_forward", "norm_relu_backward"), tuple(f"-D{name}={value}" for name, value in sizes))
-
-
-def emulated_halving(side: int, device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.hopper.halving_conv`."""
-    assert device.type == "cpu"
-    return _library("halving_conv", ("pack_kernel", "halving_forward", "halving_backward"), (f"-DIN={side}",))
-
-
-def emulated_stem(side: int, channels: int, size: int, device: torch.device) -> EmulatedKernels:
-    """Stands in for the compiled kernels of `ltnode.accelerate.kernels.hopper.stem_gradients`."""
-    assert device.type == "cpu"
-    return _library("stem_gradients", ("stem_gradients",), (f"-DIN={side}", f"-DCHANNELS={channels}", f"-DSIZE={size}"))
+def emulate(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0), multiprocessors: int = 4) -> None:
+    """Let kernels on CPU tensors run in the emulation."""
+    device = EmulatedDevice(capability, multiprocessors)
+    monkeypatch.setitem(devices.DEVICES, "cpu", lambda _: device)

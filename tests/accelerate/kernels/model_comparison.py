@@ -1,4 +1,4 @@
-"""A whole model on its fast path against itself in float64: loss, predictions and the gradient of every parameter."""
+"""Compare a whole model on its fast path with itself in float64: loss, predictions and the gradient of every parameter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ N_DATA = 50_000
 
 
 def rough_model(name: str, data: str, seed: int) -> LatentTimeODE:
-    """A model with every parameter away from its special initial value (biases 0, scales 1, a head close to 0)."""
+    """Return a model whose parameters all differ from their special initial values (biases 0, scales 1, a head close to 0)."""
     model = build(name, data, seed=seed)
     assert isinstance(model, LatentTimeODE)
     generator = torch.Generator().manual_seed(seed)
@@ -29,20 +29,20 @@ def rough_model(name: str, data: str, seed: int) -> LatentTimeODE:
 def model_errors(
     name: str, data: str, batch: int, steps: int, precision: str, device: str, fused: bool = True, seed: int = 0
 ) -> dict[str, float]:
-    """Relative errors on fresh random images, labels and end-times, on a grid of equal steps over the window.
+    """Return relative errors on random images, labels and end-times, on a grid of equal steps over the window.
 
     The reference is the same model in float64 through `ltnode.ode.replay`: stem, trajectory, interpolation, head, posterior and
-    objective. "prediction" is the pass without a graph, as the largest difference of an averaged probability.
+    objective. "prediction" is the largest difference of an averaged probability in a pass without a graph.
 
     Args:
-        name: A latent-time model.
-        data: Image set whose shapes to take.
+        name: Name of a latent-time model.
+        data: Image set that gives the shapes.
         batch: Number of images.
         steps: Number of solver steps.
-        precision: Of the fast path.
-        device: Where.
-        fused: The fused kernels; otherwise the layers, as a captured step without kernels has them.
-        seed: Of weights, images, labels and end-times.
+        precision: Precision of the fast path.
+        device: Device of the fast path and the reference.
+        fused: Whether to use the fused kernels; otherwise the layers run, as in a captured step without kernels.
+        seed: Seed of weights, images, labels and end-times.
     """
     model = rough_model(name, data, seed)
     exact = copy.deepcopy(model).double().to(device)
@@ -53,11 +53,11 @@ def model_errors(
     times = model.training_times(batch, seed, steps, torch.arange(batch)).to(device)
     edges = torch.linspace(0.0, model.end_time.window[1], steps + 1, dtype=torch.float64).to(device)
 
-    wanted_outputs, wanted_norms = _outputs(exact, x.double(), times.double(), edges, "fp32", False)
+    exact_outputs, exact_norms = _outputs(exact, x.double(), times.double(), edges, "fp32", False)
     terms = exact.posterior_terms(x.double(), times.double())
-    wanted = exact.compose_loss(wanted_outputs, y, times.double(), terms, N_DATA).loss
-    wanted_gradients = torch.autograd.grad(wanted, list(exact.parameters()))
-    if device != "cpu":  # what the kernels do not write must not look right: fill the memory they are going to get
+    exact_loss = exact.compose_loss(exact_outputs, y, times.double(), terms, N_DATA).loss
+    exact_gradients = torch.autograd.grad(exact_loss, list(exact.parameters()))
+    if device != "cpu":  # fill memory that the kernels will be given, so that a value they forget to write does not look right
         junk = [torch.full((1 << 24,), float("nan"), device=device) for _ in range(8)]
         del junk
     with product_precision(precision):
@@ -69,16 +69,16 @@ def model_errors(
         with torch.no_grad():
             unsaved, _ = _outputs(model, x, times, edges, precision, fused)
     names = [parameter for parameter, _ in model.named_parameters()]
-    total = torch.cat([g.reshape(-1) for g in wanted_gradients])
-    # A bias before a norm has next to no gradient but for rounding: errors below a hundredth of the whole do not matter.
+    total = torch.cat([g.reshape(-1) for g in exact_gradients])
+    # The gradient of a bias before a norm is mostly rounding: errors below a hundredth of the whole gradient do not matter.
     floor = float(total.norm()) * 1e-2
     return {
-        "loss": relative(loss.detach(), wanted.detach(), 1e-9),
-        "outputs": relative(outputs.detach(), wanted_outputs.detach(), 1e-9),
-        "prediction": _largest_difference(unsaved, wanted_outputs.detach()),
-        "error norms": relative(norms.detach(), wanted_norms.detach(), 1e-2),
+        "loss": relative(loss.detach(), exact_loss.detach(), 1e-9),
+        "outputs": relative(outputs.detach(), exact_outputs.detach(), 1e-9),
+        "prediction": _largest_difference(unsaved, exact_outputs.detach()),
+        "error norms": relative(norms.detach(), exact_norms.detach(), 1e-2),
         "gradient": relative(torch.cat([g.reshape(-1) for g in gradients]), total, 1e-12),
-        **{f"grad {n}": relative(a, b, floor) for n, a, b in zip(names, gradients, wanted_gradients, strict=True)},
+        **{f"grad {n}": relative(a, b, floor) for n, a, b in zip(names, gradients, exact_gradients, strict=True)},
     }
 
 
@@ -97,6 +97,6 @@ def _outputs(
         return model.outputs_at(result.states), result.norms
 
 
-def _largest_difference(outputs: torch.Tensor, wanted: torch.Tensor) -> float:
-    probs, exact = (torch.softmax(logits.double(), dim=-1).mean(dim=0) for logits in (outputs, wanted))
+def _largest_difference(outputs: torch.Tensor, reference: torch.Tensor) -> float:
+    probs, exact = (torch.softmax(logits.double(), dim=-1).mean(dim=0) for logits in (outputs, reference))
     return as_error((probs - exact).abs().max())

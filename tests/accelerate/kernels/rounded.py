@@ -1,6 +1,6 @@
-"""The convolutional field with bfloat16 rounding where the fused kernels have it, in float64 layers.
+"""The convolutional field in float64 layers, rounded to bfloat16 in the same places as in the fused kernels.
 
-Against this field the kernels must agree closely; against the unrounded one only within the rounding itself.
+The kernels must agree closely with this field, but with the field without rounding only within the rounding itself.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ltnode.models.images import ConvField
 
 
 def rounded(x: Tensor) -> Tensor:
-    """To bfloat16 and back."""
+    """Round to bfloat16 and back."""
     return x.to(torch.bfloat16).to(x.dtype)
 
 
 class _Round(torch.autograd.Function):
-    """Rounds on the way forward; the gradient passes."""
+    """Rounds in the forward pass; the gradient passes unchanged."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class _Round(torch.autograd.Function):
 
 
 class _RoundGradient(torch.autograd.Function):
-    """Passes on the way forward; rounds the gradient."""
+    """Leaves the forward pass unchanged and rounds the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class _RoundGradient(torch.autograd.Function):
 
 
 class _Norm(torch.autograd.Function):
-    """GroupNorm, with ReLU or without, whose backward pass sees its normalised values rounded."""
+    """GroupNorm, with or without ReLU, whose backward pass uses rounded normalised values."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, scale: Tensor, shift: Tensor, groups: int, relu: bool) -> Tensor:
@@ -72,7 +72,7 @@ class RoundedField(ConvField):
     """`ConvField` with the rounding of the fused bfloat16 kernels."""
 
     def forward(self, t: Tensor, h: Tensor) -> Tensor:
-        """dh/dt at time t."""
+        """Return dh/dt at time t."""
         for norm, convolution in ((self.norm1, self.conv1), (self.norm2, self.conv2)):
             a = _Norm.apply(h, norm.weight, norm.bias, norm.num_groups, True)
             weight = convolution.conv.weight

@@ -1,1 +1,1 @@
-"""Kernels in CUDA C++ for any card of compute capability 8.0 or newer, compiled at run time."""
+"""Kernels in CUDA C++ for compute capability 8.0 and later, compiled at run time."""

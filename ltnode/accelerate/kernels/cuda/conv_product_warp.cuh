@@ -1,46 +1,52 @@
-// The 3x3 convolution of a sample as products of warps (mma.m16n8k16), each for its 16 output channels. Kernels lie in shared
-// memory in the order of the fragments. Vertical shifts of the activations need no reads of their own: they take another image
-// row's fragment.
+// The 3x3 convolution of one sample as warp-level MMA (mma.m16n8k16), for GPUs without wgmma; conv_product_group.cuh has the
+// same functions for warpgroups.
+//
+// Implicit GEMM: output (64 channels x positions) += weights of a tap (64 x 64) x activations shifted by the tap (64 x
+// positions). Each warp computes 16 output channels. The weights lie in shared memory in fragment order (tap, k-step, thread), so
+// that a fragment is one 16-byte load. The activations (a plane) are loaded with ldmatrix once per horizontal shift; a vertical
+// shift takes the fragments of another image row.
 
 namespace {
 
-constexpr int PLANE_BYTES = 64 * 128;  // a sample's activations: 1 + 7 x 8 + 7 positions of 128 bytes
+constexpr int PLANE_BYTES = 64 * 128;  // activations of a sample: 1 + 7 x 8 + 7 positions of 128 bytes
 constexpr int PLANES_BYTES = 2 * PLANE_BYTES;
 
 DEVICE char* plane_of(char* planes, int number) { return planes + number * PLANE_BYTES; }
 
-// Where a word of a kernel comes from: its row of the matrix and the first of two values of k.
+// The element of the weight matrices that a packed 32-bit word holds: the first of two neighbouring values of k.
 struct Origin {
     int tap, row, k;
 };
 
 DEVICE Origin origin(int word) {
-    int reg = word % 4, thread = word / 4 % LANES, step = word / (4 * LANES) % 4, lane = thread % 32;
-    return {word / (16 * LANES), 16 * (thread / 32) + 2 * (lane / 4) + reg % 2, 16 * step + 2 * (lane % 4) + 8 * (reg / 2)};
+    int reg = word % 4, thread = word / 4 % THREADS_PER_SAMPLE, step = word / (4 * THREADS_PER_SAMPLE) % 4, lane = thread % 32;
+    return {word / (16 * THREADS_PER_SAMPLE), 16 * (thread / 32) + 2 * (lane / 4) + reg % 2,
+            16 * step + 2 * (lane % 4) + 8 * (reg / 2)};
 }
 
-// Position q = 8 row + column is line q + 1: line 0 and the columns beyond SIDE stay zero and are the image's border. The 16-byte
-// pieces of a line are exchanged by its number, so that eight lines never meet in a bank.
-DEVICE int piece_of(int row, int column, int number) {
+// Byte offset of 8 channels (16 bytes, number 0 to 7) at a position. Position 8 row + column is line 8 row + column + 1. Line 0
+// and the columns beyond SIDE stay zero and serve as padding. The 16-byte vectors of a line are swizzled (XOR with the line), so
+// that eight lines cause no bank conflict.
+DEVICE int plane_offset(int row, int column, int number) {
     int line = 8 * row + column + 1;
     return line * 128 + (number ^ (line % 8)) * 16;
 }
 
-// acc += the convolution of a plane with one kernel (tap, k-step, thread).
-DEVICE void start_convolution(Tile& acc, const char* plane, const char* kernel, const Place& p) {
-    const uint4* fragments = reinterpret_cast<const uint4*>(kernel) + p.thread;
+// acc += convolution of a plane with packed weights.
+DEVICE void start_convolution(Tile& acc, const char* plane, const char* weights, const Place& p) {
+    const uint4* fragments = reinterpret_cast<const uint4*>(weights) + p.thread;
 #pragma unroll
     for (int dc = 0; dc < 3; dc++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {  // 32 input channels at a time
             u32 b[SIDE][4];
-            const char* row = plane + piece_of(0, p.lane % 8 + dc - 1, 4 * half + p.lane / 8);
+            const char* row = plane + plane_offset(0, p.lane % 8 + dc - 1, 4 * half + p.lane / 8);
 #pragma unroll
-            for (int r = 0; r < SIDE; r++) load_matrices(b[r], row + r * 1024);
+            for (int r = 0; r < SIDE; r++) ldmatrix(b[r], row + r * 1024);
 #pragma unroll
             for (int dr = 0; dr < 3; dr++) {
-                uint4 a0 = fragments[((dr * 3 + dc) * 4 + 2 * half) * LANES];
-                uint4 a1 = fragments[((dr * 3 + dc) * 4 + 2 * half + 1) * LANES];
+                uint4 a0 = fragments[((dr * 3 + dc) * 4 + 2 * half) * THREADS_PER_SAMPLE];
+                uint4 a1 = fragments[((dr * 3 + dc) * 4 + 2 * half + 1) * THREADS_PER_SAMPLE];
 #pragma unroll
                 for (int r = 0; r < SIDE; r++)
                     if (r + dr - 1 >= 0 && r + dr - 1 < SIDE) mma(acc.v[r], a0, b[r + dr - 1][0], b[r + dr - 1][1]);
@@ -51,25 +57,24 @@ DEVICE void start_convolution(Tile& acc, const char* plane, const char* kernel, 
         }
 }
 
+// The warp-level products are synchronous: there is nothing to wait for and no proxy fence.
 DEVICE void finish_convolution(Tile&) {}
+DEVICE void fence_plane() {}
 
-DEVICE void publish() {}
+constexpr int PLANE_VALUES = SAMPLE_SIZE;
 
-constexpr int COPIED = SAMPLE;
-
-// A plane that all threads of the sample have exposed, as a (P, C) array in memory.
-DEVICE void copy_out(u16* to, const char* plane, const Place& p) {
-    constexpr int PARTS = C / 8;
+// Stores a plane that all threads of the sample have written as a (P, C) array in global memory.
+DEVICE void start_plane_store(u16* to, const char* plane, const Place& p) {
+    constexpr int VECTORS = C / 8;  // of a position
 #pragma unroll
-    for (int i = 0; i < P * PARTS; i += LANES) {
-        int at = i + p.thread, position = at / PARTS;
-        if (i + LANES <= P * PARTS || at < P * PARTS)
+    for (int i = 0; i < P * VECTORS; i += THREADS_PER_SAMPLE) {
+        int at = i + p.thread, position = at / VECTORS;
+        if (i + THREADS_PER_SAMPLE <= P * VECTORS || at < P * VECTORS)
             reinterpret_cast<uint4*>(to)[at] =
-                *reinterpret_cast<const uint4*>(plane + piece_of(position / SIDE, position % SIDE, at % PARTS));
+                *reinterpret_cast<const uint4*>(plane + plane_offset(position / SIDE, position % SIDE, at % VECTORS));
     }
 }
 
-DEVICE void copied_out(const Place&) {}
+DEVICE void wait_plane_store(const Place&) {}
 
 }  // namespace
-

@@ -1,9 +1,10 @@
-// A sample in the registers of four warps: C = 64 channels by at most 7 x 7 positions, two channels to a normalisation group.
+// One sample of conv_trajectory.cu as a register tile: loads, stores, Runge-Kutta sums, GroupNorm and its gradient.
 //
-// It is the accumulator of mma.m16n8k16: a warp has 16 output channels, an image row (padded to 8 columns) is one n-tile. The
-// rows of a warp's matrix are permuted so that a thread holds both channels of a group,
-//     channels c0 = 16 warp + 2 (lane / 4) and c0 + 1, columns 2 (lane % 4) and the next, every image row,
-// so that a group's statistics are sums within a thread and over four lanes.
+// The sample has C = 64 channels and SIDE x SIDE positions and belongs to four warps. Each thread holds its part of the GEMM
+// accumulator of mma.m16n8k16 and wgmma: a warp has 16 output channels, and an image row, padded to 8 columns, is one n-tile. The
+// rows of the weight matrix are permuted so that a thread holds both channels of a normalisation group:
+//     channels 16 warp + 2 (lane / 4) and the next, columns 2 (lane % 4) and the next, all image rows.
+// Group statistics are therefore sums within a thread and over the four lanes that differ in lane % 4 (two shuffles).
 //
 // Defined by the host: SIDE (height = width, at most 7), STAGES of the Runge-Kutta method.
 
@@ -11,9 +12,9 @@ namespace {
 
 constexpr int C = 64;
 constexpr int P = SIDE * SIDE;
-constexpr int SAMPLE = P * C;
-constexpr int LANES = 128;              // threads of one sample
-constexpr int KEPT = SIDE * LANES;      // pieces of 16 bytes: a sample's tiles in float32; in bfloat16, of 8 bytes
+constexpr int SAMPLE_SIZE = P * C;
+constexpr int THREADS_PER_SAMPLE = 128;
+constexpr int TILE_VECTORS = SIDE * THREADS_PER_SAMPLE;  // vectors of a sample's tile: 16 bytes each in float32, 8 in bfloat16
 constexpr float EPS = 1e-5f;
 
 struct Tile {
@@ -21,31 +22,34 @@ struct Tile {
 };
 
 struct Place {
-    int slot, thread, warp, lane, pair, column, channel;
-    bool ok[2];
+    int slot;                // which sample of the block
+    int thread, warp, lane;  // within the sample
+    int pair;                // normalisation group
+    int column, channel;     // the first of two
+    bool inside[2];          // whether the two columns belong to the image
 };
 
 DEVICE Place place() {
     Place p;
-    p.slot = same_in_warp(threadIdx.x / LANES);
-    p.thread = threadIdx.x % LANES;
+    p.slot = warp_uniform(threadIdx.x / THREADS_PER_SAMPLE);
+    p.thread = threadIdx.x % THREADS_PER_SAMPLE;
     p.warp = p.thread / 32;
     p.lane = p.thread % 32;
     p.pair = p.warp * 8 + p.lane / 4;
     p.column = 2 * (p.lane % 4);
     p.channel = 2 * p.pair;
-    p.ok[0] = SIDE > 6 || p.column < SIDE;  // known beforehand for the largest side
-    p.ok[1] = p.column + 1 < SIDE;
+    p.inside[0] = SIDE > 6 || p.column < SIDE;  // a compile-time constant for the largest side
+    p.inside[1] = p.column + 1 < SIDE;
     return p;
 }
 
-DEVICE float over_columns(float x) {
+DEVICE float sum_over_columns(float x) {
     x += shuffle_xor(x, 1);
     return x + shuffle_xor(x, 2);
 }
 
-// Offset of the thread's first value in a sample; image row r and column e of the pair are (r * SIDE + e) * C further.
-DEVICE int corner(const Place& p) { return p.column * C + p.channel; }
+// Offset of the thread's first value in a (P, C) array. Image row r and column e of the pair are (r * SIDE + e) * C further.
+DEVICE int tile_offset(const Place& p) { return p.column * C + p.channel; }
 
 DEVICE Tile load(const float* from, const Place& p) {
     Tile x;
@@ -54,7 +58,7 @@ DEVICE Tile load(const float* from, const Place& p) {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             float2 q = make_float2(0.0f, 0.0f);
-            if (p.ok[e]) q = *reinterpret_cast<const float2*>(from + (r * SIDE + e) * C);
+            if (p.inside[e]) q = *reinterpret_cast<const float2*>(from + (r * SIDE + e) * C);
             x.v[r][e] = q.x;
             x.v[r][2 + e] = q.y;
         }
@@ -68,22 +72,22 @@ DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
         for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
-// Of the Runge-Kutta method: a row for each stage's argument, one for the error, one of times.
+// Coefficients of the Runge-Kutta method: one row per stage (a), the row of the error estimate, the row of times (c).
 struct Coefficients {
     float values[(STAGES + 2) * STAGES];
     DEVICE float at(int row, int j) const { return values[row * STAGES + j]; }
 };
 
-// x += the sum over j from begin to end of a row's coefficient j times length times tile j, which are ``every`` apart. Two tiles
-// are on their way at a time; those with a factor of zero are not read.
-DEVICE void add_tiles(Tile& x, const Coefficients& method, int row, float length, const float* tiles, size_t every, int begin,
+// x += sum over j in [begin, end) of method.at(row, j) * length * tile j, where tiles are ``stride`` values apart. Two loads are
+// in flight at a time. Tiles whose coefficient is zero are not read.
+DEVICE void add_tiles(Tile& x, const Coefficients& method, int row, float length, const float* tiles, size_t stride, int begin,
                       int end, const Place& p) {
     for (int j = begin; j < end; j += 2) {
         if (method.at(row, j) == 0.0f) j++;
         const float a0 = j < end ? method.at(row, j) * length : 0.0f, a1 = j + 1 < end ? method.at(row, j + 1) * length : 0.0f;
         Tile t0, t1;
-        if (a0 != 0.0f) t0 = load(tiles + j * every, p);
-        if (a1 != 0.0f) t1 = load(tiles + (j + 1) * every, p);
+        if (a0 != 0.0f) t0 = load(tiles + j * stride, p);
+        if (a1 != 0.0f) t1 = load(tiles + (j + 1) * stride, p);
         if (a0 != 0.0f) add_scaled(x, a0, t0);
         if (a1 != 0.0f) add_scaled(x, a1, t1);
     }
@@ -110,21 +114,21 @@ DEVICE void store(float* to, const Tile& x, const Place& p) {
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            if (p.ok[e]) *reinterpret_cast<float2*>(to + (r * SIDE + e) * C) = make_float2(x.v[r][e], x.v[r][2 + e]);
+            if (p.inside[e]) *reinterpret_cast<float2*>(to + (r * SIDE + e) * C) = make_float2(x.v[r][e], x.v[r][2 + e]);
 }
 
-// Tiles that only their own thread reads again lie in memory as it holds them. In float32 an image row is a piece of 16 bytes, in
-// bfloat16 two are; the last one of an odd side is one of 8 bytes. Pieces of the threads of a sample are side by side.
-DEVICE void keep(float4* to, const Tile& x) {
+// Tiles that only the same thread reads again are saved in the order (vector, thread), which makes the accesses coalesced. In
+// float32 an image row is one vector of 16 bytes. In bfloat16 two rows are one, and the last row of an odd side has 8 bytes.
+DEVICE void save(float4* to, const Tile& x) {
 #pragma unroll
-    for (int r = 0; r < SIDE; r++) to[r * LANES] = make_float4(x.v[r][0], x.v[r][1], x.v[r][2], x.v[r][3]);
+    for (int r = 0; r < SIDE; r++) to[r * THREADS_PER_SAMPLE] = make_float4(x.v[r][0], x.v[r][1], x.v[r][2], x.v[r][3]);
 }
 
-DEVICE Tile kept(const float4* from) {
+DEVICE Tile saved(const float4* from) {
     Tile x;
 #pragma unroll
     for (int r = 0; r < SIDE; r++) {
-        float4 q = from[r * LANES];
+        float4 q = from[r * THREADS_PER_SAMPLE];
         x.v[r][0] = q.x;
         x.v[r][1] = q.y;
         x.v[r][2] = q.z;
@@ -133,65 +137,69 @@ DEVICE Tile kept(const float4* from) {
     return x;
 }
 
-DEVICE void add_kept(Tile& x, float a, const float4* from) { add_scaled(x, a, kept(from)); }
+DEVICE void add_saved(Tile& x, float a, const float4* from) { add_scaled(x, a, saved(from)); }
 
-struct Packed {
+struct Bf16Tile {
     u32 v[SIDE][2];  // [image row][column of the pair]: both channels
 };
 
-DEVICE int half_piece(const Place& p) { return 2 * (SIDE / 2) * LANES + p.thread; }  // in pieces of 8 bytes
+// Index of the last row of an odd side, counted in vectors of 8 bytes.
+DEVICE int odd_row(const Place& p) { return 2 * (SIDE / 2) * THREADS_PER_SAMPLE + p.thread; }
 
-DEVICE void keep_bf16(uint4* to, const Tile& x, const Place& p) {
+DEVICE void save_bf16(uint4* to, const Tile& x, const Place& p) {
     u32 v[SIDE][2];
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int e = 0; e < 2; e++) v[r][e] = bf16_pair(x.v[r][e], x.v[r][2 + e]);
 #pragma unroll
-    for (int r = 0; r + 1 < SIDE; r += 2) to[r / 2 * LANES + p.thread] = make_uint4(v[r][0], v[r][1], v[r + 1][0], v[r + 1][1]);
-    if (SIDE % 2) reinterpret_cast<uint2*>(to)[half_piece(p)] = make_uint2(v[SIDE - 1][0], v[SIDE - 1][1]);
+    for (int r = 0; r + 1 < SIDE; r += 2)
+        to[r / 2 * THREADS_PER_SAMPLE + p.thread] = make_uint4(v[r][0], v[r][1], v[r + 1][0], v[r + 1][1]);
+    if (SIDE % 2) reinterpret_cast<uint2*>(to)[odd_row(p)] = make_uint2(v[SIDE - 1][0], v[SIDE - 1][1]);
 }
 
-// On their way back they pass through a slot of shared memory: they come while the convolution runs, and take no registers before
-// they are used.
-DEVICE void fetch(uint4* slot, const uint4* from, const Place& p) {
+// Saved bfloat16 tiles come back through a slot of shared memory, so that the copy overlaps the convolution and occupies no
+// registers.
+DEVICE void start_fetch(uint4* slot, const uint4* from, const Place& p) {
 #pragma unroll
-    for (int k = 0; k < SIDE / 2; k++) start_copy(slot + k * LANES + p.thread, from + k * LANES + p.thread);
-    if (SIDE % 2)
-        start_half_copy(reinterpret_cast<uint2*>(slot) + half_piece(p), reinterpret_cast<const uint2*>(from) + half_piece(p));
+    for (int k = 0; k < SIDE / 2; k++)
+        start_copy_16(slot + k * THREADS_PER_SAMPLE + p.thread, from + k * THREADS_PER_SAMPLE + p.thread);
+    if (SIDE % 2) start_copy_8(reinterpret_cast<uint2*>(slot) + odd_row(p), reinterpret_cast<const uint2*>(from) + odd_row(p));
 }
 
-DEVICE Packed fetched(const uint4* slot, const Place& p) {
-    copies_done();
-    Packed x;
+DEVICE Bf16Tile finish_fetch(const uint4* slot, const Place& p) {
+    wait_copies();
+    Bf16Tile x;
 #pragma unroll
     for (int r = 0; r + 1 < SIDE; r += 2) {
-        uint4 piece = slot[r / 2 * LANES + p.thread];
-        x.v[r][0] = piece.x;
-        x.v[r][1] = piece.y;
-        x.v[r + 1][0] = piece.z;
-        x.v[r + 1][1] = piece.w;
+        uint4 rows = slot[r / 2 * THREADS_PER_SAMPLE + p.thread];
+        x.v[r][0] = rows.x;
+        x.v[r][1] = rows.y;
+        x.v[r + 1][0] = rows.z;
+        x.v[r + 1][1] = rows.w;
     }
     if (SIDE % 2) {
-        uint2 piece = reinterpret_cast<const uint2*>(slot)[half_piece(p)];
-        x.v[SIDE - 1][0] = piece.x;
-        x.v[SIDE - 1][1] = piece.y;
+        uint2 row = reinterpret_cast<const uint2*>(slot)[odd_row(p)];
+        x.v[SIDE - 1][0] = row.x;
+        x.v[SIDE - 1][1] = row.y;
     }
     return x;
 }
 
-DEVICE float2 pair_of(const float* values, const Place& p) { return *reinterpret_cast<const float2*>(values + p.channel); }
+DEVICE float2 channel_pair(const float* values, const Place& p) {
+    return *reinterpret_cast<const float2*>(values + p.channel);
+}
 
-// x becomes (x - mean) / std of its group, and zero in the padded columns; returns 1 / std.
+// Replaces x by (x - mean) / std of its group, zero in the padded columns, and returns 1 / std.
 DEVICE float normalise(Tile& x, const Place& p) {
-    // Products with 1 or 0, where a selection would take an instruction more.
-    const float inside[2] = {p.ok[0] ? 1.0f : 0.0f, p.ok[1] ? 1.0f : 0.0f};
-    float totals[2] = {0.0f, 0.0f}, squares[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // several: sums wait for one another
+    // Multiplying by 1 or 0 takes one instruction less than a selection.
+    const float inside[2] = {p.inside[0] ? 1.0f : 0.0f, p.inside[1] ? 1.0f : 0.0f};
+    float totals[2] = {0.0f, 0.0f}, squares[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // several accumulators: shorter dependency chains
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int e = 0; e < 2; e++) totals[e] += x.v[r][e] + x.v[r][2 + e];
-    float mean = over_columns(totals[0] * inside[0] + totals[1] * inside[1]) * (1.0f / (2 * P));
+    float mean = sum_over_columns(totals[0] * inside[0] + totals[1] * inside[1]) * (1.0f / (2 * P));
     const float shift[2] = {-mean * inside[0], -mean * inside[1]};
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
@@ -200,12 +208,9 @@ DEVICE float normalise(Tile& x, const Place& p) {
             x.v[r][q] = x.v[r][q] * inside[q % 2] + shift[q % 2];
             squares[q] += x.v[r][q] * x.v[r][q];
         }
-    float variance = over_columns((squares[0] + squares[1]) + (squares[2] + squares[3])) * (1.0f / (2 * P));
+    float variance = sum_over_columns((squares[0] + squares[1]) + (squares[2] + squares[3])) * (1.0f / (2 * P));
     float rstd = rsqrtf(variance + EPS);
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[r][q] *= rstd;
+    scale(x, rstd);
     return rstd;
 }
 
@@ -216,13 +221,16 @@ DEVICE void affine(Tile& x, const float2& scale, const float2& shift) {
         for (int q = 0; q < 4; q++) x.v[r][q] = x.v[r][q] * (q < 2 ? scale.x : scale.y) + (q < 2 ? shift.x : shift.y);
 }
 
-// Gradients of a normalisation's scale and shift, summed over the evaluations.
-struct Affine {
+// Gradients of a norm's scale and shift for the thread's channel pair, summed over positions and evaluations.
+struct AffineGradients {
     float2 scale, shift;
 };
 
-// From the gradient d of scale * x + shift, with x normalised: that of the normalisation's input.
-DEVICE void normalise_backward(Tile& d, const Packed& x, float rstd, const float2& scale, Affine& sums, const Place& p) {
+// Replaces the gradient d of scale * x + shift, where x is normalised, by the gradient of the norm's input,
+//     rstd (scale d - mean(scale d) - x mean(scale d x)), with means over the group,
+// and adds the gradients of scale and shift to ``sums``.
+DEVICE void normalise_backward(Tile& d, const Bf16Tile& x, float rstd, const float2& scale, AffineGradients& sums,
+                               const Place& p) {
     float d0 = 0.0f, d1 = 0.0f, dx0 = 0.0f, dx1 = 0.0f;
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
@@ -233,10 +241,10 @@ DEVICE void normalise_backward(Tile& d, const Packed& x, float rstd, const float
             dx0 += d.v[r][e] * low(x.v[r][e]);
             dx1 += d.v[r][2 + e] * high(x.v[r][e]);
         }
-    d0 = over_columns(d0);
-    d1 = over_columns(d1);
-    dx0 = over_columns(dx0);
-    dx1 = over_columns(dx1);
+    d0 = sum_over_columns(d0);
+    d1 = sum_over_columns(d1);
+    dx0 = sum_over_columns(dx0);
+    dx1 = sum_over_columns(dx1);
     sums.scale.x += dx0;
     sums.scale.y += dx1;
     sums.shift.x += d0;
@@ -249,21 +257,20 @@ DEVICE void normalise_backward(Tile& d, const Packed& x, float rstd, const float
         for (int e = 0; e < 2; e++) {
             float n0 = rstd * (d.v[r][e] * scale.x - mean_d - low(x.v[r][e]) * mean_dx);
             float n1 = rstd * (d.v[r][2 + e] * scale.y - mean_d - high(x.v[r][e]) * mean_dx);
-            d.v[r][e] = p.ok[e] ? n0 : 0.0f;
-            d.v[r][2 + e] = p.ok[e] ? n1 : 0.0f;
+            d.v[r][e] = p.inside[e] ? n0 : 0.0f;
+            d.v[r][2 + e] = p.inside[e] ? n1 : 0.0f;
         }
 }
 
-// d stays where the activation was positive.
-DEVICE void relu_backward(Tile& d, const Packed& x, const float2& scale, const float2& shift, const Place& p) {
+// Sets d to zero where the ReLU was inactive.
+DEVICE void relu_backward(Tile& d, const Bf16Tile& x, const float2& scale, const float2& shift, const Place& p) {
 #pragma unroll
     for (int r = 0; r < SIDE; r++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            if (!(p.ok[e] && low(x.v[r][e]) * scale.x + shift.x > 0.0f)) d.v[r][e] = 0.0f;
-            if (!(p.ok[e] && high(x.v[r][e]) * scale.y + shift.y > 0.0f)) d.v[r][2 + e] = 0.0f;
+            if (!(p.inside[e] && low(x.v[r][e]) * scale.x + shift.x > 0.0f)) d.v[r][e] = 0.0f;
+            if (!(p.inside[e] && high(x.v[r][e]) * scale.y + shift.y > 0.0f)) d.v[r][2 + e] = 0.0f;
         }
 }
 
 }  // namespace
-

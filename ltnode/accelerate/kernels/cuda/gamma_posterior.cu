@@ -1,12 +1,24 @@
-// Log-densities, divergence and their derivatives of Gamma posteriors over the end-time, in float64; one block per posterior.
+// Log-densities of Gamma posteriors over the end-time, their divergence from the prior, and the derivatives of both, in float64.
 //
-// In x = log t the family is exponential: log q(x) = alpha x - beta e^x - log Z. With a window Z is an integral, taken like every
-// expectation below by Gauss-Legendre quadrature on the panels of ltnode.endtime.gamma.log_time_panels; without one,
-// log Z = lgamma(alpha) - alpha log(beta). For the prior p of the same family,
+// Formula: in x = log t the family is exponential, log q(x) = alpha x - beta e^x - log Z. On a window, Z and all expectations are
+// integrals by Gauss-Legendre quadrature on the panels of ltnode.endtime.gamma.log_time_panels; without a window,
+// log Z = lgamma(alpha) - alpha log(beta). For a prior p of the same family,
 //     KL(q || p)   = (alpha - alpha_p) E[x] - (beta - beta_p) E[t] - log Z + log Z_p,
 //     dKL / dalpha = (alpha - alpha_p) Var[x] - (beta - beta_p) Cov[x, t],
 //     dKL / dbeta  = (beta - beta_p) Var[t] - (alpha - alpha_p) Cov[x, t],
 //     d log q(t) / dalpha = log t - E[x],   d log q(t) / dbeta = E[t] - t.
+//
+// Shapes: alphas, betas (B,), times (S, B) or, if all posteriors share them, (S,), in float32. Outputs in float32; moments in
+// float64.
+//
+// Work: forward, one block per posterior and one thread per quadrature node (PANELS * NODES of 128), then a loop over the
+// end-times. Backward, one thread per posterior. Shared memory holds one value per thread for the tree reductions of
+// `block_reduce`, each of which ends with a block barrier.
+//
+// Launched by gamma_posterior.py. Reference: ltnode.endtime.GammaDistribution; test:
+// tests/accelerate/kernels/test_gamma_posterior.py.
+
+#include "primitives.cuh"
 
 namespace {
 
@@ -17,37 +29,35 @@ constexpr double LOG_DROP = 40.0;
 constexpr double STRETCH = 2.0;
 constexpr double TINY = 2.2250738585072014e-308;
 
-// Places in ``limits``.
+// Indices of ``limits``.
 enum { LOW, HIGH, LOG_LOW, LOG_HIGH, SMALLEST_TIME, INFINITE };
 
-DEVICE double block_sum(double* shared, double value) {
+// Combines one value per thread over the block; every thread gets the result.
+template <typename Combine>
+DEVICE double block_reduce(double* shared, double value, Combine combine) {
     shared[threadIdx.x] = value;
     block_barrier();
     for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+        if (threadIdx.x < half) combine(shared[threadIdx.x], shared[threadIdx.x + half]);
         block_barrier();
     }
-    double sum = shared[0];
+    double result = shared[0];
     block_barrier();
-    return sum;
+    return result;
+}
+
+DEVICE double block_sum(double* shared, double value) {
+    return block_reduce(shared, value, [](double& a, const double& b) { a += b; });
 }
 
 DEVICE double block_max(double* shared, double value) {
-    shared[threadIdx.x] = value;
-    block_barrier();
-    for (int half = THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) shared[threadIdx.x] = fmax(shared[threadIdx.x], shared[threadIdx.x + half]);
-        block_barrier();
-    }
-    double largest = shared[0];
-    block_barrier();
-    return largest;
+    return block_reduce(shared, value, [](double& a, const double& b) { a = fmax(a, b); });
 }
 
 struct Panels {
     double base, first, last;
 
-    // Both ends of the density, as in log_time_panels.
+    // Finds both ends of the density, as log_time_panels does.
     DEVICE Panels(double alpha, double beta, double log_low, double log_high) {
         double peak = log(alpha) - log(beta);
         double best = fmin(fmax(0.0, log_low - peak), log_high - peak);
@@ -70,15 +80,15 @@ struct Panels {
     DEVICE double edge(int i) const { return base + STRETCH * sinh(first + (last - first) * (double(i) / PANELS)); }
 };
 
-// log t; the floor keeps its gradient finite.
+// log t, with a floor that keeps its gradient finite.
 DEVICE double log_time(float t, const double* limits) { return log(fmax(double(t), limits[SMALLEST_TIME])); }
 
 DEVICE bool is_inside(float t, const double* limits) { return t >= float(limits[LOW]) && t <= float(limits[HIGH]); }
 
 }  // namespace
 
-// alphas, betas (B,), times (S, B) or, shared by all, (S,); prior: alpha, beta, log Z; rule: nodes and weights on (0, 1).
-// Gives log_q (S, B), kl (B,) and moments (B, 4): E[x], E[t], dKL / dalpha, dKL / dbeta.
+// ``rule``: nodes and weights of the quadrature on (0, 1). The prior is given by alpha, beta and log Z.
+// Outputs: log_q (S, B), kl (B,) and moments (B, 4), which are E[x], E[t], dKL / dalpha and dKL / dbeta.
 extern "C" __global__ void __launch_bounds__(128)
     posterior_forward(const float* alphas, const float* betas, const float* times, int ends, int batch, int shared_times,
                       int truncated, const double* limits, const double* rule, const double* prior_alpha,
@@ -121,13 +131,13 @@ extern "C" __global__ void __launch_bounds__(128)
     }
 }
 
-// d_alphas, d_betas (B,) from the gradients of log_q and kl; a thread per posterior.
+// Outputs: d_alphas and d_betas (B,), from the gradients of log_q and kl.
 extern "C" __global__ void posterior_backward(const float* times, int ends, int batch, int shared_times, int truncated,
                                               const double* limits, const double* moments, const float* kl,
                                               const float* d_log_q, const float* d_kl, float* d_alphas, float* d_betas) {
     const int b = blockIdx.x * blockDim.x + threadIdx.x;
     if (b >= batch) return;
-    // At zero the divergence has its minimum, and what rounding put below was cut off.
+    // The minimum of the divergence is zero; the forward pass has clamped rounding errors below it.
     const double share = kl[b] > 0.0f ? double(d_kl[b]) : 0.0;
     double d_alpha = share * moments[4 * b + 2], d_beta = share * moments[4 * b + 3];
     for (int s = 0; s < ends; s++) {

@@ -1,26 +1,35 @@
-// One step of SGD with momentum and weight decay on all parameters, where ``valid`` holds; nothing moves where it does not.
-//     d = gradient + decay p,  m' = factor m + d,  p' = p - rate (nesterov ? d + factor m' : m')
+// One step of SGD with momentum and weight decay on all parameters, skipped if the flag ``valid`` on the device is false.
 //
-// Defined by the host: ARRAYS (most arrays of parameters), THREADS, EACH (numbers of a thread).
+// Formula, element by element:  d = gradient + decay p,   m' = factor m + d,   p' = p - rate (nesterov ? d + factor m' : m').
+//
+// Shapes: up to ARRAYS parameter tensors of any size with their gradients, whose addresses travel in the launch arguments;
+// rates, decays and momentum are flat, with the parameters one after the other. Everything is float32.
+//
+// Work: each block updates THREADS * EACH consecutive elements of one tensor. No shared memory, no synchronisation.
+//
+// Defined by the host: ARRAYS, THREADS, EACH (elements per thread). Launched by masked_sgd.py, whose torch version is the
+// reference; test: tests/accelerate/kernels/test_masked_sgd.py.
+
+#include "primitives.cuh"
 
 struct Arrays {
     float* parameters[ARRAYS];
     const float* gradients[ARRAYS];
-    int numbers[ARRAYS];      // of each array
-    int flat[ARRAYS];         // where its numbers begin in rates, decays and momentum
-    int blocks[ARRAYS];       // the first block after its own; the last one's beyond the last array
+    int sizes[ARRAYS];
+    int offsets[ARRAYS];     // of the tensor's first element in rates, decays and momentum
+    int block_ends[ARRAYS];  // number of the block after the tensor's last
 };
 
 extern "C" __global__ void masked_sgd(const __grid_constant__ Arrays arrays, const float* rates, const float* decays,
                                       const unsigned char* valid, float factor, int nesterov, float* momentum) {
     int array = 0;
-    while (int(blockIdx.x) >= arrays.blocks[array]) array++;
-    const int first = (blockIdx.x - (array == 0 ? 0 : arrays.blocks[array - 1])) * THREADS * EACH + threadIdx.x;
+    while (int(blockIdx.x) >= arrays.block_ends[array]) array++;
+    const int first = (blockIdx.x - (array == 0 ? 0 : arrays.block_ends[array - 1])) * THREADS * EACH + threadIdx.x;
     if (!*valid) return;
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
-        const int i = first + k * THREADS, at = arrays.flat[array] + i;
-        if (i >= arrays.numbers[array]) return;
+        const int i = first + k * THREADS, at = arrays.offsets[array] + i;
+        if (i >= arrays.sizes[array]) return;
         float p = arrays.parameters[array][i];
         float d = arrays.gradients[array][i] + decays[at] * p;
         float m = factor * momentum[at] + d;

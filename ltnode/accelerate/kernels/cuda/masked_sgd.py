@@ -1,50 +1,62 @@
-"""SGD on all parameters in one kernel, masked by a flag on the device; the same in torch is the reference and the fallback."""
+"""SGD on all parameters in one kernel, masked by a flag on the device: the launch of masked_sgd.cu, or the same in torch.
+
+The torch version is the reference and serves where the kernel cannot.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from ltnode.accelerate.kernels import nvrtc
+from ltnode.accelerate.kernels import devices
+from ltnode.accelerate.kernels.devices import Argument, Defines
 from ltnode.typing import Bool, Float, Tensor
 
-_THREADS, _EACH = 256, 4
-_ARRAYS = 100
-"""Most parameters: their addresses travel with the launch, which holds 4 KB."""
-Compiled = Callable[[torch.device], nvrtc.Kernels]
+_THREADS, _ELEMENTS_PER_THREAD = 256, 4
+_MAX_ARRAYS = 100
+"""Largest number of parameters: their addresses travel in the arguments of the launch, which hold 4 KB."""
 
 
 class _Arrays(ctypes.Structure):
     """``Arrays`` of masked_sgd.cu."""
 
     _fields_: ClassVar = [
-        ("parameters", ctypes.c_void_p * _ARRAYS),
-        ("gradients", ctypes.c_void_p * _ARRAYS),
-        ("numbers", ctypes.c_int * _ARRAYS),
-        ("flat", ctypes.c_int * _ARRAYS),
-        ("blocks", ctypes.c_int * _ARRAYS),
+        ("parameters", ctypes.c_void_p * _MAX_ARRAYS),
+        ("gradients", ctypes.c_void_p * _MAX_ARRAYS),
+        ("sizes", ctypes.c_int * _MAX_ARRAYS),
+        ("offsets", ctypes.c_int * _MAX_ARRAYS),
+        ("block_ends", ctypes.c_int * _MAX_ARRAYS),
     ]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a step is made.
+    """Hyperparameters of a step, for all elements of the parameters one after the other.
 
     Attributes:
-        rates: Learning rate of every number, the parameters one after the other.
-        decays: Weight decay of every number.
-        factor: Of the momentum.
-        nesterov: Nesterov's variant.
+        rates: Learning rate of every element.
+        decays: Weight decay of every element.
+        factor: Momentum factor.
+        nesterov: Whether to use Nesterov momentum.
     """
 
     rates: Float[Tensor, " n"]
     decays: Float[Tensor, " n"]
     factor: float
     nesterov: bool
+
+
+def unsupported_reason(parameters: Sequence[Tensor]) -> str | None:
+    """Return why the kernel cannot update these parameters, or None."""
+    if len(parameters) > _MAX_ARRAYS:
+        return f"there are {len(parameters)} parameters, and a launch holds {_MAX_ARRAYS}"
+    if any(p.dtype != torch.float32 or not p.is_contiguous() for p in parameters):
+        return "the parameters must be float32 and contiguous"
+    return devices.unsupported_reason(parameters[0].device)
 
 
 def masked_sgd(
@@ -54,9 +66,9 @@ def masked_sgd(
     valid: Bool[Tensor, ""],
     rule: Rule,
 ) -> None:
-    """Update parameters and their flat momentum in place. Where ``valid`` is false they stay what they are."""
-    if momentum.is_cuda and len(parameters) <= _ARRAYS and all(map(_is_plain, parameters)) and nvrtc.why_unavailable() is None:
-        launch_sgd(parameters, gradients, momentum, valid, rule, _compiled_for)
+    """Update parameters and their flat momentum in place if ``valid`` is true; otherwise leave both unchanged."""
+    if unsupported_reason(parameters) is None:
+        _launch(parameters, gradients, momentum, valid, rule)
         return
     p, d = (torch.cat([each.reshape(-1) for each in tensors]) for tensors in (parameters, gradients))
     d += rule.decays * p
@@ -68,37 +80,14 @@ def masked_sgd(
     torch._foreach_copy_(list(parameters), [part.view_as(each) for part, each in zip(parts, parameters, strict=True)])
 
 
-def launch_sgd(
-    parameters: Sequence[Tensor], gradients: Sequence[Tensor], momentum: Tensor, valid: Tensor, rule: Rule, compiled: Compiled
-) -> None:
-    """`masked_sgd` by the kernel."""
-    factors = [gradient.float().contiguous() for gradient in gradients]
-    arrays, flat, blocks = _Arrays(), 0, 0
-    for i, (p, gradient) in enumerate(zip(parameters, factors, strict=True)):
-        blocks += -(-p.numel() // (_THREADS * _EACH))
+def _launch(parameters: Sequence[Tensor], gradients: Sequence[Tensor], momentum: Tensor, valid: Tensor, rule: Rule) -> None:
+    contiguous = [gradient.float().contiguous() for gradient in gradients]
+    arrays, offset, blocks = _Arrays(), 0, 0
+    for i, (p, gradient) in enumerate(zip(parameters, contiguous, strict=True)):
+        blocks += -(-p.numel() // (_THREADS * _ELEMENTS_PER_THREAD))
         arrays.parameters[i], arrays.gradients[i] = p.data_ptr(), gradient.data_ptr()
-        arrays.numbers[i], arrays.flat[i], arrays.blocks[i] = p.numel(), flat, blocks
-        flat += p.numel()
-    arguments: list[nvrtc.Argument] = [
-        bytes(arrays),
-        rule.rates,
-        rule.decays,
-        valid,
-        float(rule.factor),
-        int(rule.nesterov),
-        momentum,
-    ]
-    compiled(momentum.device).launch("masked_sgd", blocks, _THREADS, 0, arguments)
-
-
-def _is_plain(parameter: Tensor) -> bool:
-    return parameter.dtype == torch.float32 and parameter.is_contiguous()
-
-
-def defines() -> tuple[tuple[str, int], ...]:
-    """What the kernel is compiled for."""
-    return ("ARRAYS", _ARRAYS), ("THREADS", _THREADS), ("EACH", _EACH)
-
-
-def _compiled_for(device: torch.device) -> nvrtc.Kernels:
-    return nvrtc.compiled("masked_sgd", defines(), device)
+        arrays.sizes[i], arrays.offsets[i], arrays.block_ends[i] = p.numel(), offset, blocks
+        offset += p.numel()
+    arguments: list[Argument] = [bytes(arrays), rule.rates, rule.decays, valid, float(rule.factor), int(rule.nesterov), momentum]
+    defines: Defines = (("ARRAYS", _MAX_ARRAYS), ("THREADS", _THREADS), ("EACH", _ELEMENTS_PER_THREAD))
+    devices.compiled("masked_sgd", defines, momentum.device).launch("masked_sgd", blocks, _THREADS, 0, arguments)

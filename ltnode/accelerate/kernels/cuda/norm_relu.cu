@@ -1,8 +1,21 @@
-// GroupNorm followed by ReLU, as in norm_relu_triton.py, for bfloat16 and two channels a group. A block has 16 channels of one
-// sample, 32 bytes of every position: lane % 4 is four channels (two groups), the rest of the thread's number a position of
-// AT_ONCE, and a thread goes over ROWS of these. It keeps all of them in registers, in pairs as they came: memory is read once.
+// GroupNorm with two channels per group, followed by ReLU, in one kernel per direction.
 //
-// Defined by the host: THREADS, POSITIONS, CHANNELS, BIAS (whether one is added to x).
+// Formula, with means over the positions of a sample and the channels of a group:
+//     v = x + bias - mean,   y = relu(slope v + shift),   slope = rstd scale,   rstd = 1 / sqrt(mean(v^2) + eps).
+// With d the gradient of y where y > 0:   d_x = slope d - mean(slope d) - v rstd^2 mean(slope d v).
+//
+// Shapes: x, y (N, POSITIONS, CHANNELS), channels last, in bfloat16 or float32; bias, scale, shift (CHANNELS,) in float32.
+//
+// Work: a block handles 16 channels of one sample. lane % 4 selects four channels (two groups), the rest of the thread index one
+// of AT_ONCE positions, and a thread loops over ROWS of these. It keeps all its values in registers, in their storage type, so
+// that x is read once. Shared memory holds the partial sums of the warps.
+//
+// Synchronisation: sums over the block in two steps with a block barrier in between (`partial_sum`, `total`).
+//
+// Defined by the host: THREADS, POSITIONS, CHANNELS, BIAS (0: x has no bias), FLOAT32 (storage type of x and y). Launched by
+// norm_relu.py. Reference: the layers of torch.nn; test: tests/accelerate/kernels/test_norm_relu.py.
+
+#include "primitives.cuh"
 
 namespace {
 
@@ -10,18 +23,46 @@ constexpr int FOURS = 4;
 constexpr int WARPS = THREADS / 32;
 constexpr int AT_ONCE = THREADS / FOURS;  // positions
 constexpr int ROWS = (POSITIONS + AT_ONCE - 1) / AT_ONCE;
-constexpr int BLOCKS = CHANNELS / (4 * FOURS);  // of a sample
-constexpr int COUNT = 2 * POSITIONS;            // numbers of a group
+constexpr int BLOCKS = CHANNELS / (4 * FOURS);  // per sample
+constexpr int COUNT = 2 * POSITIONS;            // values of a group
+constexpr int PER_WORD = FLOAT32 ? 1 : 2;       // values of x in 32 bits
+// Blocks per multiprocessor, which limit the registers of a thread. Values in float32 need twice as many registers.
+constexpr int FORWARD_BLOCKS = (THREADS > 128 ? 3 : 6) / (FLOAT32 ? 2 : 1);
+constexpr int BACKWARD_BLOCKS = (THREADS > 128 ? 2 : 5) / (FLOAT32 ? 2 : 1);
 
-struct alignas(8) Four {
-    u32 pair[2];  // channels 0 and 1, 2 and 3
+// Four neighbouring channels in their storage type.
+#if FLOAT32
+struct alignas(16) Four {
+    float v[4];
+    DEVICE float operator[](int i) const { return v[i]; }
+    DEVICE void set(int p, float first, float second) { v[2 * p] = first, v[2 * p + 1] = second; }
+    DEVICE void set_relu(int p, float first, float second) { set(p, fmaxf(first, 0.0f), fmaxf(second, 0.0f)); }
+    DEVICE void keep_active(int p, float v0, float v1, const float (&slope)[4], const float (&level)[4]) {
+        if (!(v0 * slope[2 * p] + level[2 * p] > 0.0f)) v[2 * p] = 0.0f;
+        if (!(v1 * slope[2 * p + 1] + level[2 * p + 1] > 0.0f)) v[2 * p + 1] = 0.0f;
+    }
+    DEVICE void forget() {}
 };
+#else
+struct alignas(8) Four {
+    u32 pair[2];
+    DEVICE float operator[](int i) const { return i % 2 ? high(pair[i / 2]) : low(pair[i / 2]); }
+    DEVICE void set(int p, float first, float second) { pair[p] = bf16_pair(first, second); }
+    DEVICE void set_relu(int p, float first, float second) { pair[p] = bf16_pair_relu(first, second); }
+    DEVICE void keep_active(int p, float v0, float v1, const float (&slope)[4], const float (&level)[4]) {
+        u32 mask = v0 * slope[2 * p] + level[2 * p] > 0.0f ? 0x0000ffffu : 0u;
+        mask |= v1 * slope[2 * p + 1] + level[2 * p + 1] > 0.0f ? 0xffff0000u : 0u;
+        pair[p] &= mask;
+    }
+    DEVICE void forget() { asm volatile("" : "+r"(pair[0]), "+r"(pair[1])); }
+};
+#endif
 
 struct Cell {
     int four, position, channel, sample;
-    size_t offset;  // of the pair in a (N, P, C) array
+    size_t offset;  // of the first value in a (N, P, C) array, in 32-bit words
     DEVICE bool valid(int row) const { return row < ROWS - 1 || position + row * AT_ONCE < POSITIONS; }
-    DEVICE size_t at(int row) const { return offset + row * (AT_ONCE * CHANNELS / 2); }
+    DEVICE size_t at(int row) const { return offset + row * (AT_ONCE * CHANNELS / PER_WORD); }
 };
 
 DEVICE Cell cell() {
@@ -30,7 +71,7 @@ DEVICE Cell cell() {
     c.position = threadIdx.x / FOURS;
     c.sample = blockIdx.x / BLOCKS;
     c.channel = (blockIdx.x % BLOCKS) * 4 * FOURS + 4 * c.four;
-    c.offset = ((size_t(c.sample) * POSITIONS + c.position) * CHANNELS + c.channel) / 2;
+    c.offset = ((size_t(c.sample) * POSITIONS + c.position) * CHANNELS + c.channel) / PER_WORD;
     return c;
 }
 
@@ -42,7 +83,7 @@ DEVICE void load(Four (&to)[ROWS], const u32* from, const Cell& c) {
     }
 }
 
-// Four numbers, one per channel, of a (C,) array and in shared memory.
+// Loads and stores of one float32 value per channel.
 DEVICE void load(float (&to)[4], const float* from) {
     float4 v = *reinterpret_cast<const float4*>(from);
     to[0] = v.x;
@@ -53,8 +94,9 @@ DEVICE void load(float (&to)[4], const float* from) {
 
 DEVICE void store(float* to, const float (&v)[4]) { *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]); }
 
-// A sum over the positions of each channel, in two halves with a barrier between them: number n of the memory, then its value.
-DEVICE void deposit(float (&v)[4], float* shared, int n, const Cell& c) {
+// Sum over the positions of the block, per channel: `partial_sum` writes the warp's part to slot n, and after a barrier `total`
+// adds the parts.
+DEVICE void partial_sum(float (&v)[4], float* shared, int n, const Cell& c) {
 #pragma unroll
     for (int distance = FOURS; distance < 32; distance *= 2)
 #pragma unroll
@@ -74,18 +116,18 @@ DEVICE void total(float (&sum)[4], const float* shared, int n, const Cell& c) {
     }
 }
 
-// Lets the compiler forget what it has computed from them: kept unpacked, they would need twice the registers.
+// Prevents the compiler from keeping unpacked copies of bfloat16 values, which would need twice the registers.
 DEVICE void forget(Four (&v)[ROWS]) {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) asm volatile("" : "+r"(v[r].pair[0]), "+r"(v[r].pair[1]));
+    for (int r = 0; r < ROWS; r++) v[r].forget();
 }
 
 }  // namespace
 
-// out like x; means and rstds (N, C).
-extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 3 : 6)
-    norm_relu_forward(const u32* x, const float* bias, const float* scale, const float* shift, float eps, u32* out, float* means,
-                      float* rstds) {
+// Outputs: out like x; means and rstds (N, C) for the backward pass.
+extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
+    norm_relu_forward(const u32* x, const float* bias, const float* scale, const float* shift, float eps, u32* out,
+                      float* means, float* rstds) {
     SHARED_MEMORY(memory);
     float* shared = reinterpret_cast<float*>(memory);
     const Cell c = cell();
@@ -96,11 +138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 3 : 6)
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (int p = 0; p < 2; p++) {
-            sum[2 * p] += low(v[r].pair[p]);
-            sum[2 * p + 1] += high(v[r].pair[p]);
-        }
-    deposit(sum, shared, 0, c);
+        for (int i = 0; i < 4; i++) sum[i] += v[r][i];
+    partial_sum(sum, shared, 0, c);
     block_barrier();
     total(sum, shared, 0, c);
 #pragma unroll
@@ -115,11 +154,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 3 : 6)
         if (c.valid(r))
 #pragma unroll
             for (int p = 0; p < 2; p++) {
-                float v0 = low(v[r].pair[p]) - centre[2 * p], v1 = high(v[r].pair[p]) - centre[2 * p + 1];
+                float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
                 square[2 * p] += v0 * v0;
                 square[2 * p + 1] += v1 * v1;
             }
-    deposit(square, shared, 1, c);
+    partial_sum(square, shared, 1, c);
     block_barrier();
     total(square, shared, 1, c);
     float slope[4], level[4];
@@ -137,18 +176,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 3 : 6)
     forget(v);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        Four a;
+        Four y;
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            float v0 = low(v[r].pair[p]) - centre[2 * p], v1 = high(v[r].pair[p]) - centre[2 * p + 1];
-            a.pair[p] = bf16_pair_relu(v0 * slope[2 * p] + level[2 * p], v1 * slope[2 * p + 1] + level[2 * p + 1]);
+            float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
+            y.set_relu(p, v0 * slope[2 * p] + level[2 * p], v1 * slope[2 * p + 1] + level[2 * p + 1]);
         }
-        if (c.valid(r)) *reinterpret_cast<Four*>(out + c.at(r)) = a;
+        if (c.valid(r)) *reinterpret_cast<Four*>(out + c.at(r)) = y;
     }
 }
 
-// d_x like x; d_affine (N, 2 or 3, C): of scale, shift and, with BIAS, of the bias, per sample.
-extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 2 : 5)
+// Outputs: d_x like x; d_affine (N, 2 or 3, C), per sample the gradients of scale, shift and, with BIAS, of the bias.
+extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS)
     norm_relu_backward(const u32* x, const float* bias, const float* scale, const float* shift, const float* means,
                        const float* rstds, const u32* d_out, u32* d_x, float* d_affine) {
     SHARED_MEMORY(memory);
@@ -169,17 +208,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 2 : 5)
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) slope[i] *= rstd[i & 2];
-    float level[4], sum_d[4] = {}, sum_dv[4] = {}, sum_v[4] = {};  // v: x + bias - mean
+    float level[4], sum_d[4] = {}, sum_dv[4] = {}, sum_v[4] = {};
     load(level, shift + c.channel);
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            float v0 = low(v[r].pair[p]) - centre[2 * p], v1 = high(v[r].pair[p]) - centre[2 * p + 1];
-            u32 open = v0 * slope[2 * p] + level[2 * p] > 0.0f ? 0x0000ffffu : 0u;
-            open |= v1 * slope[2 * p + 1] + level[2 * p + 1] > 0.0f ? 0xffff0000u : 0u;
-            d[r].pair[p] &= open;
-            float d0 = low(d[r].pair[p]), d1 = high(d[r].pair[p]);
+            float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
+            d[r].keep_active(p, v0, v1, slope, level);
+            float d0 = d[r][2 * p], d1 = d[r][2 * p + 1];
             sum_d[2 * p] += d0;
             sum_d[2 * p + 1] += d1;
             sum_dv[2 * p] += d0 * v0;
@@ -189,14 +226,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 2 : 5)
                 sum_v[2 * p + 1] += v1;
             }
         }
-    deposit(sum_d, shared, 0, c);
-    deposit(sum_dv, shared, 1, c);
-    if (BIAS) deposit(sum_v, shared, 2, c);
+    partial_sum(sum_d, shared, 0, c);
+    partial_sum(sum_dv, shared, 1, c);
+    if (BIAS) partial_sum(sum_v, shared, 2, c);
     block_barrier();
     total(sum_d, shared, 0, c);
     total(sum_dv, shared, 1, c);
-    // d_x = d slope - (mean of d scale) rstd - v (mean of d scale n) rstd^2, means over the group
-    float constant[4], linear[4];
+    float constant[4], linear[4];  // d_x = slope d - constant - linear v
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         constant[i] = (sum_d[i] * slope[i] + sum_d[i ^ 1] * slope[i ^ 1]) * (1.0f / COUNT);
@@ -209,9 +245,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, THREADS > 128 ? 2 : 5)
         Four to;
 #pragma unroll
         for (int p = 0; p < 2; p++) {
-            float v0 = low(v[r].pair[p]) - centre[2 * p], v1 = high(v[r].pair[p]) - centre[2 * p + 1];
-            to.pair[p] = bf16_pair(low(d[r].pair[p]) * slope[2 * p] - constant[2 * p] - v0 * linear[2 * p],
-                                   high(d[r].pair[p]) * slope[2 * p + 1] - constant[2 * p + 1] - v1 * linear[2 * p + 1]);
+            float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
+            to.set(p, d[r][2 * p] * slope[2 * p] - constant[2 * p] - v0 * linear[2 * p],
+                   d[r][2 * p + 1] * slope[2 * p + 1] - constant[2 * p + 1] - v1 * linear[2 * p + 1]);
         }
         if (c.valid(r)) *reinterpret_cast<Four*>(d_x + c.at(r)) = to;
     }

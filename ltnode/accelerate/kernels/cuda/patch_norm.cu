@@ -1,18 +1,29 @@
-// A convolution of images with few channels, GroupNorm with two channels a group, and ReLU, in one kernel per direction.
+// First layers of a stem in one kernel per direction: convolution of few channels without padding, GroupNorm with two channels
+// per group, ReLU.
 //
-// A block has one sample. The convolution is a product with the matrix of its neighbourhoods (patch_tile.cuh): cheap enough to be
-// made again in every sweep over the positions, so that the values before the norm never reach memory.
+// Formula: x = W patch + bias,  x' = x - mean,  y = relu(slope x' + shift)  with slope = rstd scale, where mean and rstd are
+// those of a sample and group. With d the gradient of y where y > 0, the gradient of x is
+//     dx = slope d + by_x x' + level,   by_x = -rstd^3 mean(scale d x'),   level = -rstd mean(scale d),   means over the group.
+// The gradients of shift, scale, bias and W are the sums over positions of d, rstd d x', dx and dx patch^T. As x' is linear in
+// the patch, two GEMMs suffice for all of them: d^T patches and patches^T patches, and the sums of d and of the patches.
 //
-// Going back, the gradient before the norm is a combination of three things: the gradient of the output where ReLU was open, the
-// values before the norm, themselves a product of the weight and a neighbourhood, and a constant. So the weight's gradient needs
-// nothing of the positions but three sums: of the first times the neighbourhood, of the products of a neighbourhood with itself
-// (their matrix), and of the neighbourhoods. One sweep over the gradient of the output, which stays in bfloat16, makes them all.
+// Shapes: images (N, CHANNELS, HEIGHT, WIDTH) float32; W (OUT, K) float32, rounded to bfloat16; y (N, POSITIONS, OUT) bfloat16.
+//
+// Work: one block of eight warps per sample. Shared memory holds the im2col matrix of the image (patch_tile.cuh). The convolution
+// is cheap enough to be computed again in every pass over the positions, so x never reaches memory. Forward: a pass for the
+// statistics, a pass for the output. Backward: one pass for d^T patches, with the gradients of y prefetched into registers two
+// tiles ahead, one for patches^T patches, and an epilogue that combines them.
+//
+// Synchronisation: block barriers between passes and around every reuse of shared memory.
+//
+// Defined by the host: see patch_tile.cuh. Launched by patch_norm.py. Reference: the layers of torch.nn; test:
+// tests/accelerate/kernels/test_patch_norm.py.
 
+#include "primitives.cuh"
 #include "relu_mask.cuh"
 #include "patch_tile.cuh"
 
-// out (N, POSITIONS, OUT) in bfloat16; means and rstds (N, GROUPS) for the backward pass. images (N, CHANNELS, HEIGHT, WIDTH),
-// weight (OUT, K).
+// Outputs: out; means and rstds (N, GROUPS) for the backward pass.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     patch_norm_forward(const float* images, const float* weight, const float* bias, const float* scale, const float* shift,
                        float eps, u32* out, float* means, float* rstds) {
@@ -23,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const Layer layer = load_layer(weight, bias, c);
     write_patches(shared, images);
 
-    // Sums of x - s and its square, with s a value of the group: no cancellation where the mean is large.
+    // Sum x - near and its square, where ``near`` is a value of the group: this avoids cancellation if the mean is large.
     float near[2], start[4], sum[2] = {0.0f, 0.0f}, squares[2] = {0.0f, 0.0f}, count = 0.0f;
     {
         Values x;
@@ -53,14 +64,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             }
     }
 #pragma unroll
-    for (int m = 0; m < 2; m++) deposit(count * near[m] + sum[m], sums, 0, group + m, c);
+    for (int m = 0; m < 2; m++) partial_sum(count * near[m] + sum[m], sums, 0, group + m, c);
     block_barrier();
     float mean[2], rstd[2];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         mean[m] = total(sums, 0, group + m, c) * (1.0f / COUNT);
         float off = mean[m] - near[m];
-        deposit(squares[m] + off * (count * off - 2.0f * sum[m]), sums, 1, group + m, c);
+        partial_sum(squares[m] + off * (count * off - 2.0f * sum[m]), sums, 1, group + m, c);
     }
     block_barrier();
 #pragma unroll
@@ -72,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
     }
 
-    float slope[4], level[4];  // relu(slope x + level)
+    float slope[4], level[4];  // y = relu(slope x + level)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         slope[i] = rstd[i / 2] * scale[c.channel + i];
@@ -96,13 +107,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-// gradients (N, OUT (3 + K)): per sample those of scale, shift, bias and weight. d_out like out.
-//
-// With x' = x - mean, y = relu(slope x' + shift) where slope = rstd scale, and d the gradient of y where y > 0, that of x is
-//     dx = slope d - rstd (mean of scale d) - x' rstd^3 (mean of scale d x'),
-// the means over the group.
-// Sums over the positions: d, d x' and dx for shift, scale and bias, dx times the neighbourhood for the weight. No
-// x' is kept for them: the sum of x' times something is the weight times a sum of neighbourhoods, plus the centre's share.
+// d_out like out. Output: gradients (N, OUT (3 + K)), per sample those of scale, shift, bias and W.
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     patch_norm_backward(const float* images, const float* weight, const float* bias, const float* scale, const float* shift,
                         const float* means, const float* rstds, const u32* d_out, float* gradients) {
@@ -110,30 +115,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     float* sums = reinterpret_cast<float*>(shared + SUMS_AT);
     const Cell c = cell();
     const Four* first = reinterpret_cast<const Four*>(d_out + c.at(0, 0, 0));
-    Pieces d[STAGES];
+    Gradients d[STAGES];
 #pragma unroll
-    for (int stage = 0; stage < STAGES; stage++) load_pieces(d[stage], first, c.share + stage * SHARES, c);
+    for (int stage = 0; stage < STAGES; stage++) load_gradients(d[stage], first, c.share + stage * SHARES, c);
     Layer layer = load_layer(weight, bias, c);
     float start[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int group = c.sample * GROUPS + c.channel / 2 + i / 2;
-        start[i] = turned_start(layer.bias[i], means[group], rstds[group], scale[c.channel + i], shift[c.channel + i]);
+        start[i] = mask_start(layer.bias[i], means[group], rstds[group], scale[c.channel + i], shift[c.channel + i]);
     }
-    turn_rows(layer, scale, c);
+    flip_signs(layer, scale, c);
     write_patches(shared, images);
 
-    float d_weight[2][2 * KS][4], sum_d[2][4];  // of d times the neighbourhood; of d, the same in all columns
+    // d^T patches, and the sum of d (the same in all columns).
+    float d_weight[2][2 * KS][4], sum_d[2][4];
     zero(d_weight[0]), zero(d_weight[1]), zero(sum_d);
     for (int base = c.share; base < TILES; base += STAGES * SHARES)
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) {
             int tile = base + stage * SHARES;
             if (stage > 0 && tile >= TILES) break;
-            Values x;
-            convolve(x, layer, start, shared, tile, c);
-            uint4 left[2] = {open_ones(d[stage], x, 0), open_ones(d[stage], x, 1)};
-            load_pieces(d[stage], first, tile + STAGES * SHARES, c);
+            Values mask;
+            convolve(mask, layer, start, shared, tile, c);
+            uint4 left[2] = {active_gradients(d[stage], mask, 0), active_gradients(d[stage], mask, 1)};
+            load_gradients(d[stage], first, tile + STAGES * SHARES, c);
             Rights right;
             load_rights(right, shared, tile, c);
 #pragma unroll
@@ -144,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             }
         }
 
-    // Products of a neighbourhood with itself, and its sum: the tiles are all warps', whatever their channels.
+    // patches^T patches, and the sum of the patches. All warps share the tiles, whatever their channels.
     float products[KS][2 * KS][4], patch_sums[KS][4];
     zero(patch_sums);
 #pragma unroll
@@ -161,9 +167,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             mma(patch_sums[s], left, ONES, ONES);
         }
     }
-    turn_rows(layer, scale, c);
-    block_barrier();  // the neighbourhoods are no longer read
-    float* parts = reinterpret_cast<float*>(shared);  // of the products: (THREADS / 32, ROW, ROW)
+    flip_signs(layer, scale, c);
+    block_barrier();  // the patches are no longer read
+    float* parts = reinterpret_cast<float*>(shared);  // patches^T patches of each warp: (THREADS / 32, ROW, ROW)
 #pragma unroll
     for (int i = 0; i < 2 * KS; i++) {
         int row = 8 * i + c.lane / 4;
@@ -175,10 +181,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float sum = 0.0f;  // of d x', but for the centre: the weight times the sum of d times the neighbourhood
+        float sum = 0.0f;  // of d (W patch): d x' without the constant bias - mean
 #pragma unroll
         for (int k = 0; k < 4 * KS; k++) sum += layer.at(i, k / 2, k % 2) * d_weight[i / 2][k / 2][2 * (i % 2) + k % 2];
-        deposit(sum, sums, DX, c.channel + i, c);
+        partial_sum(sum, sums, DX, c.channel + i, c);
         if (c.lane % 4 == 0) sums[(D * SHARES + c.share) * OUT + c.channel + i] = sum_d[i / 2][2 * (i % 2)];
     }
     block_barrier();
@@ -198,16 +204,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         for (int w = 0; w < THREADS / 32; w++) sum += sums[PATCH_PARTS * THREADS + w * ROW + threadIdx.x];
         patch_sum[threadIdx.x] = sum;
     }
-    block_barrier();  // the products' parts are no longer read
+    block_barrier();  // ``parts`` is free again and now holds d^T patches: (SHARES, OUT, ROW)
 #pragma unroll
-    for (int i = 0; i < 4; i++)  // now parts of the weight's gradient: (SHARES, OUT, ROW)
+    for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int n = 0; n < 2 * KS; n++)
             pair_at(parts, c.share * OUT + c.channel + i, 8 * n + c.column, c) =
                 make_float2(d_weight[i / 2][n][2 * (i % 2)], d_weight[i / 2][n][2 * (i % 2) + 1]);
     float* own = gradients + size_t(c.sample) * OUT * (3 + K);
-    // What the sweep had no registers for is read again.
-    float slope[4], centre[4], by_x[2] = {0.0f, 0.0f}, level[2] = {0.0f, 0.0f};  // dx = slope d + by_x x' + level
+    // dx = slope d + by_x x' + level. Parameters are loaded again: the passes above have no registers to keep them.
+    float slope[4], centre[4], by_x[2] = {0.0f, 0.0f}, level[2] = {0.0f, 0.0f};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int group = c.sample * GROUPS + c.channel / 2 + i / 2;
@@ -226,12 +232,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 
     for (int n = c.share; n < 2 * KS; n += SHARES) {
         const float2 patch = make_float2(patch_sum[8 * n + c.column], patch_sum[8 * n + c.column + 1]);
-        float x_patch[2][4];  // sum of x' times the neighbourhood: the weight times the products
+        float x_patch[2][4];  // sum of x' patch^T = W (patches^T patches) + centre (sum of patches)
 #pragma unroll
         for (int i = 0; i < 8; i++) x_patch[i / 4][i % 4] = centre[i / 2] * (i % 2 ? patch.y : patch.x);
 #pragma unroll
         for (int s = 0; s < KS; s++) {
-            u32 thirds[3][2];  // three bfloat16 numbers hold a float32
+            u32 thirds[3][2];  // a float32 factor as the sum of three bfloat16 values
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float2 rest = pair_at(sums, 8 * n + c.lane / 4, 16 * s + 8 * half + c.column, c);

@@ -1,34 +1,38 @@
-// The neighbourhoods of an image as a matrix in shared memory, and 16 of them at a time as products of a warp: POSITIONS rows of
-// K = CHANNELS * SIZE^2 values. Eight warps share the 32-channel parts and, 16 positions at a time, the positions. The rows of a
-// warp's two mma tiles are permuted so that a thread holds four channels, two groups, side by side:
-//     channels 32 part + 4 (lane / 4) + 0 ... 3 at positions 2 (lane % 4) and the next, and eight further.
-// The same arrangement is that of the left factor in the weight's gradient, a product over the positions.
+// The im2col matrix of one image in shared memory, and its GEMM with the weights, for patch_norm.cu.
 //
-// Defined by the host: HEIGHT, WIDTH, CHANNELS of the images, SIZE of the kernel, OUT channels (32, 64, 128 or 256).
+// A patch is the K = CHANNELS * FILTER^2 input values of an output position, one row of the matrix in bfloat16. Eight warps
+// divide the output into parts of 32 channels and, 16 positions (a tile) at a time, into shares of the positions. The rows of a
+// warp's two m16n8k16 products are permuted so that a thread holds four neighbouring channels, two groups of the norm:
+//     channels 32 part + 4 (lane / 4) + 0 ... 3 at positions 2 (lane % 4) and the next, and eight further.
+// Accumulators have the same layout as the left operand of a product over positions, which is the weight gradient.
+//
+// Defined by the host: HEIGHT, WIDTH and CHANNELS of the images, FILTER (size of the square filter), OUT channels (32, 64, 128 or
+// 256).
 
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int ACROSS = WIDTH - SIZE + 1;
-constexpr int POSITIONS = (HEIGHT - SIZE + 1) * ACROSS;
-constexpr int K = CHANNELS * SIZE * SIZE;
+constexpr int ACROSS = WIDTH - FILTER + 1;
+constexpr int POSITIONS = (HEIGHT - FILTER + 1) * ACROSS;
+constexpr int K = CHANNELS * FILTER * FILTER;
 constexpr int KS = (K + 15) / 16;           // k-steps of a product, one or two
-constexpr int PITCH = (2 * KS + 1) * 16;    // bytes of a row: an odd number of 16-byte pieces, so that rows do not share banks
+constexpr int PITCH = (2 * KS + 1) * 16;    // bytes of a row: an odd number of 16-byte vectors avoids bank conflicts
 constexpr int TILES = (POSITIONS + 15) / 16;
 constexpr int PARTS = OUT / 32;
-constexpr int SHARES = 8 / PARTS;           // warps that have the same channels and other positions
+constexpr int SHARES = 8 / PARTS;           // warps with the same channels and different positions
 constexpr int GROUPS = OUT / 2;
-constexpr int COUNT = 2 * POSITIONS;        // numbers of a group
+constexpr int COUNT = 2 * POSITIONS;        // values of a group
 constexpr int PATCH_BYTES = TILES * 16 * PITCH;
-constexpr int ROW = 16 * KS;                // numbers of a row of the weight's gradient and of the neighbourhoods' products
-constexpr int GRADIENT_BYTES = SHARES * OUT * ROW * 4;  // of the weight, in the place of the neighbourhoods: no less than the
-                                                        // products' eight parts, which are there before
+constexpr int ROW = 16 * KS;                // values of a row of the weight gradient and of patches^T patches
+// At the end of the backward pass, the weight gradient replaces the patches. It is at least as large as the eight warps' partial
+// sums of patches^T patches, which are there before.
+constexpr int GRADIENT_BYTES = SHARES * OUT * ROW * 4;
 constexpr int SUMS_AT = PATCH_BYTES > GRADIENT_BYTES ? PATCH_BYTES : GRADIENT_BYTES;
 constexpr int SUMS_BYTES = 8 * SHARES * OUT * 4;
 constexpr int IMAGE_AT = SUMS_AT + SUMS_BYTES;
-constexpr int STAGES = 2;                   // tiles of the output's gradient that are on their way
-constexpr u32 ONES = 0x3f803f80u;           // a right factor of ones: the product is the left factor's sum
-// Numbers of `sums` (see `deposit`) in the backward pass; the neighbourhoods' products have the first four.
+constexpr int STAGES = 2;                   // tiles of the output's gradient that are loaded ahead
+constexpr u32 ONES = 0x3f803f80u;           // two ones: a right operand of ones makes the product a sum
+// Slots of ``sums`` (see `partial_sum`) in the backward pass; patches^T patches occupies the first four.
 constexpr int PATCH_PARTS = 4, D = 5, DX = 6, PATCH_SUMS = 7;
 
 struct alignas(8) Four {
@@ -37,9 +41,9 @@ struct alignas(8) Four {
 
 struct Cell {
     int lane, share, column, channel, sample;
-    // Whether the position of value e of half a tile is one of the image's.
+    // Whether position e of half a tile exists.
     DEVICE bool valid(int tile, int half, int e) const { return 16 * tile + 8 * half + column + e < POSITIONS; }
-    // Its four channels in a (N, P, OUT) array of words.
+    // Index of its four channels in a (N, P, OUT) array of 32-bit words.
     DEVICE size_t at(int tile, int half, int e) const {
         return ((size_t(sample) * POSITIONS + 16 * tile + 8 * half + column + e) * OUT + channel) / 2;
     }
@@ -56,12 +60,12 @@ DEVICE Cell cell() {
     return c;
 }
 
-// The neighbourhoods of one image, rounded to bfloat16; zeros behind the last value and the last position.
+// im2col: writes the patches of the block's image, rounded to bfloat16, with zeros after the last value and the last position.
 DEVICE void write_patches(char* shared, const float* images) {
     u16* image = reinterpret_cast<u16*>(shared + IMAGE_AT);
-    const float* own = images + size_t(blockIdx.x) * CHANNELS * HEIGHT * WIDTH;
     constexpr int NUMBERS = CHANNELS * HEIGHT * WIDTH;
-#pragma unroll 12  // all of a usual image is on its way at once
+    const float* own = images + size_t(blockIdx.x) * NUMBERS;
+#pragma unroll 12  // enough to have all loads of a 32x32 colour image in flight
     for (int first = 0; first < NUMBERS; first += THREADS) {
         int i = first + threadIdx.x;
         if (i < NUMBERS) image[i] = u16(bf16_pair(own[i], 0.0f));
@@ -73,32 +77,34 @@ DEVICE void write_patches(char* shared, const float* images) {
 #pragma unroll
         for (int k = 0; k < 16 * KS; k++) {
             u32 value = 0u;
-            if (k < K && row < POSITIONS) value = corner[(k / (SIZE * SIZE) * HEIGHT + k / SIZE % SIZE) * WIDTH + k % SIZE];
+            if (k < K && row < POSITIONS)
+                value = corner[(k / (FILTER * FILTER) * HEIGHT + k / FILTER % FILTER) * WIDTH + k % FILTER];
             words[k / 2] = k % 2 ? words[k / 2] | value << 16 : value;
         }
 #pragma unroll
-        for (int piece = 0; piece < 2 * KS; piece++)
-            *reinterpret_cast<uint4*>(shared + row * PITCH + 16 * piece) =
-                make_uint4(words[4 * piece], words[4 * piece + 1], words[4 * piece + 2], words[4 * piece + 3]);
+        for (int v = 0; v < 2 * KS; v++)
+            *reinterpret_cast<uint4*>(shared + row * PITCH + 16 * v) =
+                make_uint4(words[4 * v], words[4 * v + 1], words[4 * v + 2], words[4 * v + 3]);
     }
     block_barrier();
 }
 
+// Weights and bias of the thread's channels.
 struct Layer {
     u32 weight[2][KS][4];
     float bias[4];
-    // The left factor of a product.
+    // Left operand of a product.
     DEVICE uint4 left(int m, int s) const {
         return make_uint4(weight[m][s][0], weight[m][s][1], weight[m][s][2], weight[m][s][3]);
     }
-    // Of channel i of the thread's four at 8 n + column + j: where a product over the positions has that number.
+    // Weight k = 8 n + column + j of channel i: the element that belongs to the thread's entry of a product over positions.
     DEVICE float at(int i, int n, int j) const {
         u32 pair = weight[i / 2][n / 2][2 * (n % 2) + i % 2];
         return j ? high(pair) : low(pair);
     }
 };
 
-// Tile m has channels 2 m and 2 m + 1 of the thread's four in its rows lane / 4 and lane / 4 + 8.
+// Product m has channels 2 m and 2 m + 1 of the thread's four in its rows lane / 4 and lane / 4 + 8.
 DEVICE Layer load_layer(const float* weight, const float* bias, const Cell& c) {
     Layer layer;
 #pragma unroll
@@ -116,26 +122,26 @@ DEVICE Layer load_layer(const float* weight, const float* bias, const Cell& c) {
     return layer;
 }
 
-// Values before the norm: [half of 8 positions][two channels][2 (channel of the two) + (position of the two)].
+// Values before the norm: [half of a tile][channel pair][2 (channel of the pair) + (position of two)].
 typedef float Values[2][2][4];
 
-// The products, each channel's added to its number of `start`.
+// x = start + W patch, at the 16 positions of a tile.
 DEVICE void convolve(Values& x, const Layer& layer, const float (&start)[4], const char* patches, int tile, const Cell& c) {
     u32 b[2][2 * KS];
     const char* rows = patches + (16 * tile + c.lane % 8) * PITCH;
     if (KS == 2) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            u32 found[4];
-            load_matrices(found, rows + 8 * half * PITCH + c.lane / 8 * 16);
+            u32 loaded[4];
+            ldmatrix(loaded, rows + 8 * half * PITCH + c.lane / 8 * 16);
 #pragma unroll
-            for (int i = 0; i < 2 * KS; i++) b[half][i] = found[i];
+            for (int i = 0; i < 2 * KS; i++) b[half][i] = loaded[i];
         }
     } else {
-        u32 found[4];
-        load_matrices(found, rows + c.lane / 16 * 8 * PITCH + c.lane / 8 % 2 * 16);
+        u32 loaded[4];
+        ldmatrix(loaded, rows + c.lane / 16 * 8 * PITCH + c.lane / 8 % 2 * 16);
 #pragma unroll
-        for (int i = 0; i < 4; i++) b[i / 2][i % 2] = found[i];
+        for (int i = 0; i < 4; i++) b[i / 2][i % 2] = loaded[i];
     }
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -148,24 +154,24 @@ DEVICE void convolve(Values& x, const Layer& layer, const float (&start)[4], con
         }
 }
 
-// A tile's neighbourhoods as the right factor of a product over the positions: [n][position / 8] for values 8 n ... 8 n + 7.
+// The patches of a tile as the right operand of a product over positions: [n][position / 8] for k = 8 n to 8 n + 7.
 typedef u32 Rights[2 * KS][2];
 
 DEVICE void load_rights(Rights& right, const char* patches, int tile, const Cell& c) {
 #pragma unroll
     for (int s = 0; s < KS; s++) {
-        u32 found[4];
+        u32 loaded[4];
         const char* row = patches + (16 * tile + c.lane / 8 % 2 * 8 + c.lane % 8) * PITCH + (2 * s + c.lane / 16) * 16;
-        load_matrices_transposed(found, row);
+        ldmatrix_transposed(loaded, row);
 #pragma unroll
-        for (int i = 0; i < 4; i++) right[2 * s + i / 2][i % 2] = found[i];
+        for (int i = 0; i < 4; i++) right[2 * s + i / 2][i % 2] = loaded[i];
     }
 }
 
-// The output's gradient at a tile: [half][position of the two]; zeros behind the last position. `own` is the thread's first.
-typedef Four Pieces[2][2];
+// The output's gradient at a tile: [half][position of two], zero after the last position. ``own`` points to the thread's first.
+typedef Four Gradients[2][2];
 
-DEVICE void load_pieces(Pieces& d, const Four* own, int tile, const Cell& c) {
+DEVICE void load_gradients(Gradients& d, const Four* own, int tile, const Cell& c) {
     const Four* at = own + tile * (16 * OUT / 4);
     if (tile < POSITIONS / 16) {
 #pragma unroll
@@ -179,28 +185,27 @@ DEVICE void load_pieces(Pieces& d, const Four* own, int tile, const Cell& c) {
     }
 }
 
-// The gradient where `x` is negative, with the positions side by side: the left factor of a product over them.
-DEVICE uint4 open_ones(const Pieces& d, const Values& x, int m) {
+// The gradients where the ReLU is active (the mask is negative), as the left operand of a product over positions.
+DEVICE uint4 active_gradients(const Gradients& d, const Values& mask, int m) {
     u32 word[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float* two = &x[i / 2][m][2 * (i % 2)];
-        u32 pair = bytes(d[i / 2][0].pair[m], d[i / 2][1].pair[m], i % 2 ? 0x7632u : 0x5410u);
-        word[i] = where_negative(pair, two);
+        u32 pair = permute_bytes(d[i / 2][0].pair[m], d[i / 2][1].pair[m], i % 2 ? 0x7632u : 0x5410u);
+        word[i] = where_negative(pair, &mask[i / 2][m][2 * (i % 2)]);
     }
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-// Numbers k and k + 1 of a row: those that a warp touches at once, a row for four lanes, are in different banks.
+// Values k and k + 1 of a row, swizzled so that the accesses of a warp (four lanes per row) hit different banks.
 DEVICE float2& pair_at(float* rows, int row, int k, const Cell& c) {
     return *reinterpret_cast<float2*>(rows + row * ROW + (k ^ 8 * (c.lane / 4 % (2 * KS))));
 }
 
-// Changes the signs of the weight's rows with a positive scale.
-DEVICE void turn_rows(Layer& layer, const float* scale, const Cell& c) {
+// Negates the weights of channels with a positive scale (relu_mask.cuh). A second call restores them.
+DEVICE void flip_signs(Layer& layer, const float* scale, const Cell& c) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        u32 mask = turned_signs(scale[c.channel + i]);
+        u32 mask = sign_flip(scale[c.channel + i]);
 #pragma unroll
         for (int n = 0; n < 2 * KS; n++) layer.weight[i / 2][n / 2][2 * (n % 2) + i % 2] ^= mask;
     }
@@ -212,9 +217,9 @@ DEVICE void zero(float (&sums)[N][4]) {
     for (int i = 0; i < 4 * N; i++) sums[i / 4][i % 4] = 0.0f;
 }
 
-// A sum over all positions of each channel or group, in two halves with a barrier between them: number n of the memory for the
-// thread's column, then its value.
-DEVICE void deposit(float v, float* sums, int n, int column, const Cell& c) {
+// Sum over all positions of a block, per channel or group: `partial_sum` writes the warp's part to slot n, and after a barrier
+// `total` adds the parts.
+DEVICE void partial_sum(float v, float* sums, int n, int column, const Cell& c) {
     v += shuffle_xor(v, 1);
     v += shuffle_xor(v, 2);
     if (c.lane % 4 == 0) sums[(n * SHARES + c.share) * OUT + column] = v;

@@ -1,106 +1,100 @@
-// What the sources of this folder need of the machine, beside common.cuh: instructions of compute capability 8.0 and later.
+// Wrappers of the PTX instructions that the kernels use on compute capability 8.0 and later: barriers, asynchronous copies
+// (cp.async), bfloat16 conversion, ldmatrix and warp-level MMA. Every .cu file includes this header first. The instructions of
+// compute capability 9.0 are in warpgroup.cuh.
+
+#include "common.cuh"
 
 #define SHARED_MEMORY(name) extern __shared__ __align__(16) char name[]
 
-__device__ __forceinline__ float shuffle_xor(float x, int distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
+DEVICE float shuffle_xor(float x, int distance) { return __shfl_xor_sync(0xffffffffu, x, distance); }
 
-// A number that all lanes have, known as such to the compiler.
-__device__ __forceinline__ int same_in_warp(int number) { return __shfl_sync(0xffffffffu, number, 0); }
+// Returns the value of lane 0. The compiler then knows that the value is the same in the whole warp and keeps it in a uniform
+// register.
+DEVICE int warp_uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
-// 1 for a positive number, else 0.
-__device__ __forceinline__ float positive(float number) {
-    float found;
-    asm("set.gt.f32.f32 %0, %1, 0f00000000;" : "=f"(found) : "f"(number));
-    return found;
+// Returns 1 if x > 0, else 0.
+DEVICE float is_positive(float x) {
+    float result;
+    asm("set.gt.f32.f32 %0, %1, 0f00000000;" : "=f"(result) : "f"(x));
+    return result;
 }
 
-__device__ __forceinline__ void block_barrier() { __syncthreads(); }
+DEVICE void block_barrier() { __syncthreads(); }
+DEVICE void warp_barrier() { __syncwarp(); }
 
-__device__ __forceinline__ void warp_barrier() { __syncwarp(); }
+// Named barrier of 128 threads: one warpgroup, or the four warps of one sample. Barrier 0 is `block_barrier`.
+DEVICE void warpgroup_barrier(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
-// The 128 threads of one sample.
-__device__ __forceinline__ void sample_barrier(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+// Two groups of 128 threads alternate: one waits for its turn, the other passes it on without waiting.
+DEVICE void wait_turn(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
+DEVICE void pass_turn(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 
-// Two samples take turns: one waits for what the other passes on.
-__device__ __forceinline__ void wait_for_turn(int number) { asm volatile("bar.sync %0, 256;" ::"r"(number) : "memory"); }
-__device__ __forceinline__ void pass_turn(int number) { asm volatile("bar.arrive %0, 256;" ::"r"(number) : "memory"); }
+DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
-// 16 bytes of global to shared memory without waiting; they are there for this thread after `copies_done`. `close_copies` ends a
-// group of them, and `earlier_copies_done` leaves those after the last but one under way.
-__device__ __forceinline__ void start_copy(void* to, const void* from) {
-    unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+// Asynchronous copies of 4, 8 or 16 bytes from global to shared memory. The thread that started them sees the data after a wait;
+// other threads need a barrier in addition.
+DEVICE void start_copy_4(void* to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+DEVICE void start_copy_8(void* to, const void* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+DEVICE void start_copy_16(void* to, const void* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+// Copies are committed in groups; `wait_copies_but_last` lets the last group run on.
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+DEVICE void wait_copies_but_last() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+DEVICE void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// Prefetches a cache line of 128 bytes into L2.
+DEVICE void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
+// Assembles four bytes. Each hexadecimal digit of the selector, lowest byte first, picks byte 0-3 of a or 4-7 of b; a digit of 8
+// or more replicates the sign bit of the byte that digit - 8 picks.
+DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) {
+    u32 result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
+    return result;
 }
 
-// The same for 4 bytes.
-__device__ __forceinline__ void start_word_copy(void* to, const void* from) {
-    unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address), "l"(from) : "memory");
-}
-
-// The same for 8 bytes.
-__device__ __forceinline__ void start_half_copy(void* to, const void* from) {
-    unsigned int address = (unsigned int)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(address), "l"(from) : "memory");
-}
-
-// Bring a line of 128 bytes from memory to the cache that all multiprocessors share.
-__device__ __forceinline__ void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-
-__device__ __forceinline__ void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-__device__ __forceinline__ void earlier_copies_done() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
-
-__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-// Four bytes: each digit of the selector, the last first, is 0 ... 3 of a or 4 ... 7 of b; 8 more, and it is the sign throughout.
-__device__ __forceinline__ unsigned int bytes(unsigned int a, unsigned int b, unsigned int selector) {
-    unsigned int found;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(selector));
-    return found;
-}
-
-// Two values rounded to bfloat16, the first in the low half.
-__device__ __forceinline__ unsigned int bf16_pair(float first, float second) {
-    unsigned int pair;
+// Rounds two values to bfloat16; the first is in the low half.
+DEVICE u32 bf16_pair(float first, float second) {
+    u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }
 
-// The same, and zero for negative ones.
-__device__ __forceinline__ unsigned int bf16_pair_relu(float first, float second) {
-    unsigned int pair;
+// Rounds relu(first) and relu(second) to bfloat16.
+DEVICE u32 bf16_pair_relu(float first, float second) {
+    u32 pair;
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
 }
 
-// Four 8x8 matrices of 16-bit values; lane 8 m + i gives the address of row i of matrix m.
-__device__ __forceinline__ void load_matrices(unsigned int (&to)[4], const char* row) {
-    unsigned int address = (unsigned int)__cvta_generic_to_shared(row);
+// Loads four 8x8 matrices of 16-bit values. Lane 8 m + i passes the address of row i of matrix m.
+DEVICE void ldmatrix(u32 (&to)[4], const char* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address)
+                 : "r"(shared_address(row))
                  : "memory");
 }
-
-// The same, each matrix transposed.
-__device__ __forceinline__ void load_matrices_transposed(unsigned int (&to)[4], const char* row) {
-    unsigned int address = (unsigned int)__cvta_generic_to_shared(row);
+DEVICE void ldmatrix_transposed(u32 (&to)[4], const char* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address)
+                 : "r"(shared_address(row))
                  : "memory");
 }
 
 // d += a b for a 16x16 and b 16x8 in bfloat16.
-__device__ __forceinline__ void mma(float (&d)[4], const uint4& a, unsigned int b0, unsigned int b1) {
+DEVICE void mma(float (&d)[4], const uint4& a, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-// d += a b for a 16x8 and b 8x8 in float32, of which the products see the first 11 bits.
-__device__ __forceinline__ void mma_tf32(float (&d)[4], const float (&a)[4], float b0, float b1) {
+// d += a b for a 16x8 and b 8x8 in TF32: the tensor cores use the upper 19 bits of each float32 factor (10 bits of mantissa).
+DEVICE void mma_tf32(float (&d)[4], const float (&a)[4], float b0, float b1) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),

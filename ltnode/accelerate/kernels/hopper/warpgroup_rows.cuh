@@ -1,12 +1,12 @@
-// Kernels of C channels for products of warpgroups, in pieces of 16 bytes: (tap, chunk of 8 values of k, row of the matrix). A
-// warp's 16 rows are in the order in which its threads hold them, even channels first: a thread then has channels that are side
-// by side.
+// Layout of convolution weights in shared memory as the A operand (64 rows x k) of wgmma: (tap, chunk of 8 values of k, row) with
+// 16 bytes each. Within the 16 rows of a warp, even channels come first, so that each thread's accumulators belong to two
+// neighbouring channels.
 
 namespace {
 
-constexpr int KERNEL_CHUNK_BYTES = 16 * C;
+constexpr int WEIGHT_CHUNK_BYTES = 16 * C;
 
-// Where a word of a kernel comes from: the row's channel and the first of two values of k.
+// The element of the weight matrices that a packed 32-bit word holds: the channel of its row, and the first of two values of k.
 struct Origin {
     int tap, row, k;
 };
@@ -17,4 +17,3 @@ DEVICE Origin origin(int word) {
 }
 
 }  // namespace
-

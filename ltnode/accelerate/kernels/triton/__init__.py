@@ -1,1 +1,1 @@
-"""Kernels in Triton, for the shapes and precisions that the CUDA kernels do not serve."""
+"""Kernels in Triton, for the widths and precisions that the CUDA kernels do not support."""
