@@ -16,6 +16,8 @@ from ltnode.data.dataset import Dataset
 from ltnode.errors import DataError, InputError, missing_extra
 from ltnode.typing import Tensor
 
+_Arrays = tuple[Tensor | None, Tensor | None]
+
 
 def from_folder(
     path: Path | str,
@@ -48,9 +50,10 @@ def from_folder(
         raise InputError(f"size must be positive, one number or (height, width), not {size}")
     if not path.is_dir():
         raise DataError(f"{path} is not a folder; pass a folder that contains one folder of images per class")
-    names, arrays = _read_arrays(path, target_size)
+    names, train, test = _read_arrays(path, target_size)
     data = Dataset.from_arrays(
-        *arrays,
+        *train,
+        *test,
         name=path.resolve().name,
         n_classes=len(names),
         class_names=tuple(names),
@@ -61,8 +64,8 @@ def from_folder(
     return replace(data, source="folder")
 
 
-def _read_arrays(path: Path, size: tuple[int, int] | None) -> tuple[list[str], list[Tensor]]:
-    """Class names, and x, y, x_test, y_test, or only x, y if there is no test folder."""
+def _read_arrays(path: Path, size: tuple[int, int] | None) -> tuple[list[str], _Arrays, _Arrays]:
+    """Class names, training arrays and test arrays, which are None if there is no test folder."""
     divided = (path / "train").is_dir() and (path / "test").is_dir()
     names, files, labels = _listing(path / "train" if divided else path)
     n = len(files)
@@ -73,7 +76,7 @@ def _read_arrays(path: Path, size: tuple[int, int] | None) -> tuple[list[str], l
         files, labels = files + test_files, labels + test_labels
     # Both splits are read together, because all images must have the same size and number of channels.
     x, y = torch.from_numpy(_read_images(files, size)), torch.tensor(labels, dtype=torch.int64)
-    return names, [x[:n], y[:n], x[n:], y[n:]] if divided else [x, y]
+    return names, (x[:n], y[:n]), (x[n:], y[n:]) if divided else (None, None)
 
 
 def _visible(entries: Iterable[Path]) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,12 +31,12 @@ class SetInfo:
         detail: Description of the problem; empty if there is none.
         folder: Folder of the arrays, whether it exists or not.
         shape: (C, H, W) of an image.
+        licence: Terms of use.
         n_train: Number of training images; 0 unless ready.
         n_test: Number of test images; 0 unless ready.
         n_bytes: Size of the arrays on disk; 0 unless ready.
         source: "official", "reconstructed" or "unverified"; None unless ready.
         verified: Whether the content was recognised; None unless ready.
-        licence: Terms of use.
     """
 
     name: str
@@ -45,48 +45,36 @@ class SetInfo:
     detail: str
     folder: Path
     shape: tuple[int, int, int]
-    n_train: int
-    n_test: int
-    n_bytes: int
-    source: str | None
-    verified: bool | None
     licence: str
+    n_train: int = 0
+    n_test: int = 0
+    n_bytes: int = 0
+    source: str | None = None
+    verified: bool | None = None
 
 
 def describe(name: str, root: Path | str | None = None) -> SetInfo:
     """State of the image set ``name`` in the data folder."""
     spec, base = image_spec(name), data_root(root)
     folder = _cache_folder(spec, base)
-    cached: CachedSet | None = None
-    status: Status = "ready"
-    detail = ""
+    status: Status
     try:
         cached = read_cache(folder)
-        if cached is None:
-            status, detail = _status_of_files(spec, base)
+        status, detail = ("ready", "") if cached else _status_of_files(spec, base)
     except DataError as error:
-        status, detail = "damaged", str(error)
-    return SetInfo(
-        name=spec.name,
-        title=spec.title,
-        status=status,
-        detail=detail,
-        folder=folder,
-        shape=spec.shape,
-        n_train=len(cached.arrays["train_x"]) if cached else 0,
-        n_test=len(cached.arrays["test_x"]) if cached else 0,
-        n_bytes=cached.n_bytes if cached else 0,
-        source=cached.source if cached else None,
-        verified=cached.verified if cached else None,
-        licence=spec.licence,
-    )
+        cached, status, detail = None, "damaged", str(error)
+    state = SetInfo(spec.name, spec.title, status, detail, folder, spec.shape, spec.licence)
+    if cached is None:
+        return state
+    n_train, n_test = len(cached.arrays["train_x"]), len(cached.arrays["test_x"])
+    return replace(state, n_train=n_train, n_test=n_test, n_bytes=cached.n_bytes, source=cached.source, verified=cached.verified)
 
 
 def _status_of_files(spec: ImageSpec, base: Path) -> tuple[Status, str]:
-    found = locate(spec, _usual_places(spec, base))
-    if found is None:
+    files = locate(spec, _usual_places(spec, base))
+    if files is None:
         return "missing", ""
-    return ("incomplete", f"missing: {', '.join(found.missing)}") if found.missing else ("importable", "")
+    return ("incomplete", f"missing: {', '.join(files.missing)}") if files.missing else ("importable", "")
 
 
 def info(root: Path | str | None = None) -> list[SetInfo]:
@@ -110,10 +98,10 @@ def import_files(name: str, folder: Path | str, root: Path | str | None = None, 
     spec, base, folder = image_spec(name), data_root(root), Path(folder).expanduser()
     if not folder.exists():
         raise DataError(f"{folder} does not exist; pass the folder with the {spec.title} files")
-    found = locate(spec, [folder, *_usual_places(spec, folder)])
-    if found is None:
+    files = locate(spec, [folder, *_usual_places(spec, folder)])
+    if files is None:
         raise DataError(f"{folder} contains no {spec.title} files; expected {expected_files(spec)}")
-    _store(spec, base, read_official(spec, found, unverified=unverified))
+    _store(spec, base, read_official(spec, files, unverified=unverified))
     return describe(name, base)
 
 
@@ -126,13 +114,13 @@ def load_images(name: str, root: Path | str | None = None) -> Dataset:
     spec, base = image_spec(name), data_root(root)
     cached = read_cache(_cache_folder(spec, base))
     if cached is None:
-        found = locate(spec, _usual_places(spec, base))
-        if found is None:
+        files = locate(spec, _usual_places(spec, base))
+        if files is None:
             raise DataError(
                 f"{spec.title} is not in {base}. Download it with `ltnode data fetch {spec.name}`, or import existing files "
                 f"with `ltnode data import {spec.name} DIR`"
             )
-        cached = _stored_or_in_memory(spec, base, read_official(spec, found))
+        cached = _stored_or_in_memory(spec, base, read_official(spec, files))
     return _dataset(spec, cached)
 
 

@@ -18,7 +18,7 @@ _CHUNK = 4096  # images; limits the memory for a checksum
 
 
 @dataclass(frozen=True)
-class Found:
+class LocatedFiles:
     """Files of a set in one folder, in the order of their layout, and the names of missing files."""
 
     layout: Layout
@@ -36,16 +36,16 @@ class Imported:
     source: str
 
 
-def locate(spec: ImageSpec, places: list[Path]) -> Found | None:
+def locate(spec: ImageSpec, places: list[Path]) -> LocatedFiles | None:
     """Files of ``spec`` in the first of ``places`` with all of them, else in the place with the fewest missing files."""
-    best: Found | None = None
+    best: LocatedFiles | None = None
     for place in places:
         for layout in spec.layouts:
             hits = [_first_file(place, names) for names in layout.files]
             paths = tuple(path for path in hits if path is not None)
             missing = tuple(names[0] for names, hit in zip(layout.files, hits, strict=True) if hit is None)
             if paths and (best is None or len(missing) < len(best.missing)):
-                best = Found(layout, paths, missing)
+                best = LocatedFiles(layout, paths, missing)
     return best
 
 
@@ -60,7 +60,7 @@ def expected_files(spec: ImageSpec) -> str:
     return " or ".join(", ".join(names[0] for names in layout.files) for layout in spec.layouts)
 
 
-def read_official(spec: ImageSpec, found: Found, *, unverified: bool = False) -> Imported:
+def read_official(spec: ImageSpec, files: LocatedFiles, *, unverified: bool = False) -> Imported:
     """Read and verify the files of a set.
 
     The content is recognised if its checksums equal those in the table, or if every file has the md5 of the official file. The
@@ -68,20 +68,20 @@ def read_official(spec: ImageSpec, found: Found, *, unverified: bool = False) ->
 
     Args:
         spec: Specification of the set.
-        found: Files of the set.
+        files: Files of the set.
         unverified: Accept content that is not recognised if its shape and labels fit.
 
     Raises:
         DataError: Files are missing, damaged, of another shape, or not recognised.
     """
-    if found.missing:
+    if files.missing:
         raise DataError(
-            f"{spec.title} is incomplete: {', '.join(found.missing)} missing in the folder of {found.paths[0]}; "
+            f"{spec.title} is incomplete: {', '.join(files.missing)} missing in the folder of {files.paths[0]}; "
             f"required files: {expected_files(spec)}"
         )
-    train, test = _read(found)
+    train, test = _read(files)
     for role, split in (("training", train), ("test", test)):
-        _check_shape(spec, role, split, found)
+        _check_shape(spec, role, split, files)
     digests = {"train_x": _pixels_md5(train), "train_y": array_md5(train.y)}
     digests |= {"test_x": _pixels_md5(test), "test_y": array_md5(test.y)}
     known = {"train_x": spec.train.x_md5, "train_y": spec.train.y_md5}
@@ -89,22 +89,22 @@ def read_official(spec: ImageSpec, found: Found, *, unverified: bool = False) ->
     differing = [key for key in known if digests[key] != known[key]]
     if not differing:
         source: str = spec.content_source
-    elif all(_file_md5(path) == spec.file_md5.get(path.name) for path in found.paths):
+    elif all(_file_md5(path) == spec.file_md5.get(path.name) for path in files.paths):
         source = "official"
     elif unverified:
         source = "unverified"
     else:
         raise DataError(
-            f"{found.paths[0].parent}: these are not the official {spec.title} files ({', '.join(differing)} differ: "
+            f"{files.paths[0].parent}: these are not the official {spec.title} files ({', '.join(differing)} differ: "
             f"{len(train.x)} training and {len(test.x)} test images, {spec.train.count} and {spec.test.count} expected). "
             "Download them again, or import them with --unverified (unverified=True) if they differ on purpose"
         )
     return Imported(train, test, {key: f"md5:{value}" for key, value in digests.items()}, source)
 
 
-def _read(found: Found) -> tuple[RawSplit, RawSplit]:
-    paths = found.paths
-    match found.layout.reader:
+def _read(files: LocatedFiles) -> tuple[RawSplit, RawSplit]:
+    paths = files.paths
+    match files.layout.reader:
         case "idx":
             return formats.read_idx_pair(paths[0], paths[1]), formats.read_idx_pair(paths[2], paths[3])
         case "cifar-archive":
@@ -117,8 +117,8 @@ def _read(found: Found) -> tuple[RawSplit, RawSplit]:
             return formats.joined(train), test
 
 
-def _check_shape(spec: ImageSpec, role: str, split: RawSplit, found: Found) -> None:
-    where = f"{found.paths[0].parent}, {role} split"
+def _check_shape(spec: ImageSpec, role: str, split: RawSplit, files: LocatedFiles) -> None:
+    where = f"{files.paths[0].parent}, {role} split"
     if split.x.shape[1:] != spec.shape:
         raise DataError(f"{where}: images of {spec.title} must have shape {spec.shape}, not {split.x.shape[1:]}")
     if len(split.x) != len(split.y) or not len(split.x):

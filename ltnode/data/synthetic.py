@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from ltnode.data.dataset import Dataset, Split, checksums
+from ltnode.data.arrays import Task
+from ltnode.data.dataset import Dataset, Split
 from ltnode.errors import InputError
 from ltnode.typing import Float, Tensor
 
@@ -96,13 +99,6 @@ def _test_size(n: int) -> int:
 
 
 def _dataset(name: str, train: Split, test: Split, class_names: tuple[str, ...] | None = None) -> Dataset:
-    return Dataset(
-        name=name,
-        task="classification" if class_names else "regression",
-        train=train,
-        test=test,
-        n_classes=len(class_names) if class_names else None,
-        class_names=class_names,
-        checksums=checksums(train, test),
-        source="generated",
-    )
+    task: Task = "classification" if class_names else "regression"
+    data = Dataset.from_arrays(train.x, train.y, test.x, test.y, task, name=name, class_names=class_names, standardise=False)
+    return replace(data, source="generated")

@@ -41,12 +41,12 @@ def dense_weights(
     length = right - left
     divisor = torch.where(length > 0, length, torch.ones_like(length))
     first = torch.arange(length.shape[-1], device=t.device) == 0
-    holds = ((t > left) | (first & (t >= left))) & (t <= right)
-    theta = torch.where(holds, (t - left) / divisor, (t > right).to(torch.float64))
+    contains = ((t > left) | (first & (t >= left))) & (t <= right)
+    theta = torch.where(contains, (t - left) / divisor, (t > right).to(torch.float64))
     coefficients = _dense_table(tableau, t.device)
     powers = torch.stack([theta**p for p in range(1, coefficients.shape[1] + 1)], dim=-1)
     # A step of length zero contains a time only at the start, where the derivative in time is the first stage.
-    return torch.where(holds, divisor, length)[..., None] * (powers @ coefficients.mT)
+    return torch.where(contains, divisor, length)[..., None] * (powers @ coefficients.mT)
 
 
 def _dense_table(tableau: ButcherTableau, device: torch.device) -> Tensor:

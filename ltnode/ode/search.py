@@ -15,9 +15,6 @@ from ltnode.ode.step import Field, Step, all_finite, error_norm, evaluate, take_
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
-TryStep = Callable[[float, float], tuple[float, Callable[[], None]]]
-"""``(t, t_new) -> (error norm, commit)``: a trial step from the current state, and a function that accepts it."""
-
 TrialStep = Callable[[float, float, Tensor, Tensor], tuple[Step, float]]
 """``(t, t_new, y, k) -> (step, batch-wide error norm)`` with k = f(t, y): a faster `take_step`."""
 
@@ -58,6 +55,8 @@ class Search:
 
 class StepControl:
     """Step-size control of one trajectory: it proposes trial steps and accepts or rejects each by its error norm.
+
+    It needs neither states nor fields, so that it can be tested with given error norms.
 
     Attributes:
         t_end: End of the trajectory.
@@ -105,22 +104,6 @@ class StepControl:
         return False
 
 
-def adaptive_loop(
-    try_step: TryStep, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance
-) -> tuple[list[float], list[float], Status, int]:
-    """Run the step-size control from t to t_end; return accepted edges, error norms, status and number of rejections.
-
-    States and fields appear only inside ``try_step``, so that the control can be tested with a stub.
-    """
-    control = StepControl(t, t_end, h, controller, tolerance)
-    while (trial := control.trial()) is not None:
-        norm, commit = try_step(*trial)
-        if control.accepts(norm):
-            commit()
-    assert control.status is not None
-    return control.edges, control.norms, control.status, control.rejected
-
-
 def _smallest_step(t: float, t_end: float) -> float:
     return _EPSILON * max(abs(t), abs(t_end))
 
@@ -139,43 +122,30 @@ def search_batch(
 
     The accepted steps are added to ``output`` if it is given. ``trial_step`` replaces `take_step` for FSAL methods.
     """
-    k = evaluate(f, t0, y)
-    if not all_finite(k) or not all_finite(y):
+    slope = evaluate(f, t0, y)
+    if not all_finite(slope) or not all_finite(y):
         return Search([t0], y.new_zeros(0), Status.NON_FINITE, 0, 1)
-    h = float(initial_step(f, tableau, t0, y, k, tolerance.rtol, tolerance.atol, per_sample=False))
-    trials = _BatchTrials(f, tableau, y, k, tolerance, output, trial_step)
-    edges, norms, status, rejected = adaptive_loop(trials, t0, t_end, h, Controller(tableau.error_order), tolerance)
-    return Search(edges, torch.tensor(norms, dtype=time_dtype(y.dtype), device=y.device), status, rejected, trials.evaluations)
-
-
-@dataclass
-class _BatchTrials:
-    """Trial steps of a batch for `adaptive_loop`: ``y`` is the current state, ``k`` the field there if it is known."""
-
-    f: Field
-    tableau: ButcherTableau
-    y: Tensor
-    k: Tensor | None
-    tolerance: Tolerance
-    output: DenseOutput | None
-    trial_step: TrialStep | None
-    evaluations: int = 2
-
-    def __call__(self, t: float, t_new: float) -> tuple[float, Callable[[], None]]:
-        self.evaluations += self.tableau.stages - (self.k is not None)
-        if self.trial_step is not None and self.k is not None:
-            step, norm = self.trial_step(t, t_new, self.y, self.k)
+    rtol, atol = tolerance.rtol, tolerance.atol
+    h = float(initial_step(f, tableau, t0, y, slope, rtol, atol, per_sample=False))
+    control = StepControl(t0, t_end, h, Controller(tableau.error_order), tolerance)
+    k: Tensor | None = slope
+    evaluations = 2
+    while (trial := control.trial()) is not None:
+        t, t_new = trial
+        evaluations += tableau.stages - (k is not None)
+        if trial_step is not None and k is not None:
+            step, norm = trial_step(t, t_new, y, k)
         else:
-            step = take_step(self.f, self.tableau, t, t_new - t, self.y, self.k)
-            rtol, atol = self.tolerance.rtol, self.tolerance.atol
-            norm = float(error_norm(self.tableau, t_new - t, self.y, step, rtol, atol, per_sample=False))
-        self.k = step.stages[0]  # another trial from the same state reuses it
-        return norm, lambda: self._commit(t, t_new, step)
-
-    def _commit(self, t: float, t_new: float, step: Step) -> None:
-        if self.output is not None:
-            self.output.add(t, t_new, self.y, step)
-        self.y, self.k = step.y, (step.stages[-1] if self.tableau.fsal else None)
+            step = take_step(f, tableau, t, t_new - t, y, k)
+            norm = float(error_norm(tableau, t_new - t, y, step, rtol, atol, per_sample=False))
+        k = step.stages[0]  # another trial from the same state reuses it
+        if control.accepts(norm):
+            if output is not None:
+                output.add(t, t_new, y, step)
+            y, k = step.y, (step.stages[-1] if tableau.fsal else None)
+    assert control.status is not None
+    norms = torch.tensor(control.norms, dtype=time_dtype(y.dtype), device=y.device)
+    return Search(control.edges, norms, control.status, control.rejected, evaluations)
 
 
 def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance) -> Search:
@@ -212,7 +182,7 @@ class _Samples:
         self._smallest = _EPSILON * torch.maximum(self._t.abs(), t_end.abs())
         h = initial_step(f, tableau, self._t, y, self._k, tolerance.rtol, tolerance.atol, per_sample=True)
         self._h = torch.maximum(h, self._smallest)
-        # Row m of the edges holds the edge of every sample after its m-th accepted step.
+        # Row m of the edges contains the edge of every sample after its m-th accepted step.
         self._edges, self._norms = self._t[None].clone(), self._t.new_zeros(0, len(self._t))
         self._accepted = torch.zeros_like(self._t, dtype=torch.long)
         self._rejected = torch.zeros_like(self._accepted)

@@ -41,8 +41,8 @@ def evaluate(f: Field, t: Time, y: Tensor) -> Tensor:
     """Evaluate the field at (t, y), check the shape of the result, and cast it to the dtype of the state."""
     k = f(time_on(y, t), y)
     if not isinstance(k, torch.Tensor) or k.shape != y.shape:
-        got = tuple(k.shape) if isinstance(k, torch.Tensor) else type(k).__name__
-        raise InputError(f"the field returned {got} for a state of shape {tuple(y.shape)}; dy/dt must have the shape of y")
+        returned = tuple(k.shape) if isinstance(k, torch.Tensor) else type(k).__name__
+        raise InputError(f"the field returned {returned} for a state of shape {tuple(y.shape)}; dy/dt must have the shape of y")
     return k if k.dtype == y.dtype else k.to(y.dtype)
 
 

@@ -16,7 +16,7 @@ from scipy.integrate._ivp.common import select_initial_step
 
 from ltnode.ode import TABLEAUS, Status
 from ltnode.ode.controller import Controller, initial_step
-from ltnode.ode.search import Tolerance, adaptive_loop
+from ltnode.ode.search import StepControl, Tolerance
 
 DOPRI = Controller(error_order=4)
 
@@ -36,6 +36,18 @@ class Script:
     @property
     def sizes(self) -> list[float]:
         return [b - a for a, b in self.trials]
+
+
+def adaptive_loop(
+    script: Script, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance
+) -> tuple[list[float], list[float], Status | None, int]:
+    """Drive the control with scripted error norms; return edges, norms, status and number of rejections."""
+    control = StepControl(t, t_end, h, controller, tolerance)
+    while (trial := control.trial()) is not None:
+        norm, commit = script(*trial)
+        if control.accepts(norm):
+            commit()
+    return control.edges, control.norms, control.status, control.rejected
 
 
 def _factor(norm: float, controller: Controller = DOPRI) -> float:
