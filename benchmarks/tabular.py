@@ -34,7 +34,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.preprocessing import StandardScaler
 
 import ltnode
-from ltnode.report.markdown import markdown_table
+from ltnode.report.table import markdown_table
 from ltnode.training.provenance import device_name, source_state
 
 ROOT = Path(__file__).parents[1]

@@ -1,1 +1,4 @@
-"""The demo: the four models on one-dimensional data with a gap, as a table, a figure and a page."""
+"""The demo: four models on one-dimensional data with a gap, as a table, figures and a page.
+
+Read in this order: ``demo`` (the entry point), ``training``, ``results`` (what is measured and checked), ``page``.
+"""

@@ -1,4 +1,4 @@
-"""Training of the demo's models, several at a time, each in a process of its own."""
+"""Training of the demo's models, several at a time in separate processes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from ltnode.training import fit, train_preset
 STEPS = 600
 POINTS = 300
 TOLERANCE = 1e-3
-"""Of the solver: at the default 1e-2 its error shows in the curves where no data hold them."""
+"""Tolerance of the solver: with the default of 1e-2, its error is visible in the curves where there are no data."""
 _LOG_EVERY = 20
 _POLL_S = 0.4
 
 Watch = Callable[[str, int], None]
-"""Called with the name of a model and its steps done, now and then."""
+"""Function that is called from time to time with the name of a model and the number of its finished steps."""
 
 
 def train_models(folders: dict[str, Path], seed: int, steps: int, jobs: int, watch: Watch | None = None) -> None:
     """Train each model in its run folder.
 
     Args:
-        folders: Run folder of every model, by name; there must be no runs in them.
-        seed: Of data, weights and end-times.
+        folders: Run folder of every model, by name; they must not contain runs.
+        seed: Seed of the data, weights and end-times.
         steps: Training steps.
-        jobs: Models trained at the same time; where the system allows no processes, one after the other.
-        watch: Told about the progress when there are several jobs; with one, training shows its own bar.
+        jobs: Number of models that are trained at the same time. If processes cannot be started, models are trained in turn.
+        watch: Function that is told about the progress of several jobs; a single job shows its own progress bar.
 
     Raises:
         LTNodeError: A training failed; the message names the model.
@@ -52,10 +52,10 @@ def train_models(folders: dict[str, Path], seed: int, steps: int, jobs: int, wat
 
 
 def _train_one(name: str, folder: Path, seed: int, steps: int, quiet: bool) -> str | None:
-    """Train one model in its run folder; returns what went wrong, since errors do not all travel between processes."""
+    """Train one model in its run folder. Returns the message of an error, since not every error can be sent between processes."""
     data = gap_data(POINTS, seed)
     config = train_preset(name, data).replace(seed=seed, epochs=steps, device="cpu", log_every=_LOG_EVERY, data="synthetic")
-    # Two bars of two processes on one terminal would overwrite each other.
+    # The progress bars of two processes would overwrite each other on the terminal.
     hidden = contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext()
     try:
         with one_thread(), hidden:
@@ -66,14 +66,14 @@ def _train_one(name: str, folder: Path, seed: int, steps: int, quiet: bool) -> s
 
 
 def _options(name: str) -> dict[str, Any]:
-    """The tolerance, for models that have an adaptive solver."""
+    """Options of the model: the tolerance, if it has an adaptive solver."""
     takes_solver = "solver" in inspect.signature(MODELS[name]).parameters
     return {"solver": {"rtol": TOLERANCE, "atol": TOLERANCE}} if takes_solver else {}
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread: faster for networks this small, and the same numbers on every machine."""
+    """Use one thread, which is faster for such small networks and gives the same numbers on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -83,24 +83,24 @@ def one_thread() -> Iterator[None]:
 
 
 def _train_in_processes(folders: dict[str, Path], seed: int, steps: int, jobs: int, watch: Watch | None) -> list[str]:
-    """Train several models at a time; returns those that are left when the system allows no further processes."""
-    # A fresh interpreter each: forking one that has started threads may hang.
+    """Train several models at a time; returns the names of those that are left if no more processes can be started."""
+    # Start fresh interpreters, because forking a process that has started threads may hang.
     context = multiprocessing.get_context("spawn")
     try:
         pool = ProcessPoolExecutor(jobs, mp_context=context)
     except (OSError, ImportError):
         return list(folders)
     try:
-        # Those with many end-times take longest: begun first, they end together with the others.
+        # Models with many end-times take longest, so they are started first.
         order = sorted(folders, key=lambda name: name == "node")
         futures = {name: pool.submit(_train_one, name, folders[name], seed, steps, True) for name in order}
         _await(futures, folders, watch)
     except BrokenProcessPool:
         pool.shutdown(wait=True)
-        for folder in folders.values():
-            if not _is_complete(folder):
-                remove_folder(folder)
-        return [name for name, folder in folders.items() if not _is_complete(folder)]
+        left = [name for name, folder in folders.items() if not (folder / "model.safetensors").exists()]
+        for name in left:
+            remove_folder(folders[name])
+        return left
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
     for name, future in futures.items():
@@ -110,7 +110,7 @@ def _train_in_processes(folders: dict[str, Path], seed: int, steps: int, jobs: i
 
 
 def _await(futures: dict[str, Future[str | None]], folders: dict[str, Path], watch: Watch | None) -> None:
-    """Wait for all, telling how far each has come by its log."""
+    """Wait for all jobs, and report the progress of each from its training log."""
     while True:
         done, waiting = wait(futures.values(), timeout=_POLL_S, return_when=FIRST_EXCEPTION)
         for future in done:
@@ -127,7 +127,3 @@ def _steps_done(folder: Path) -> int:
         return (folder / "metrics.jsonl").read_bytes().count(b"\n") * _LOG_EVERY
     except OSError:
         return 0
-
-
-def _is_complete(folder: Path) -> bool:
-    return (folder / "model.safetensors").exists()

@@ -1,7 +1,9 @@
-"""Reports: every figure and table of the paper from rows of results, and one page that holds them all.
+"""Reports: the figures and tables of evaluated runs, and one page that holds them all.
 
-Read in this order: ``report`` (the one entry), ``runs`` (what it is made of), ``aggregate`` (over seeds), ``tables``, the figures
-(``figure_schematic``, ``figures_1d``, ``figures_images``, ``figures_models``), ``style`` and ``page`` (the look).
+Read in this order: ``report`` (the entry point), ``runs`` (what it reads), ``aggregate`` (results over seeds), ``tables`` and
+``figures_images`` (from results), ``sections_models`` with ``figure_schematic``, ``posteriors``, ``figures_models`` and
+``figures_1d`` (from trained models), and ``writer``, ``page`` and ``style`` (the appearance). ``published`` holds the paper's
+values, with which results are compared if a caller passes them.
 """
 
 from ltnode.report.report import build_report

@@ -1,9 +1,9 @@
-"""Rows of several seeds together: mean and population standard deviation, as the paper reports them."""
+"""Results of several seeds together: mean and population standard deviation, as in the paper."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,9 @@ class Band:
 
     Attributes:
         x: Abscissae.
-        mean: Mean at each, over the seeds that have a value there.
-        std: Population standard deviation at each.
-        seeds: How many runs are behind it.
+        mean: Mean at each abscissa, over the seeds that have a value there.
+        std: Population standard deviation at each abscissa.
+        seeds: Number of seeds.
     """
 
     x: Array
@@ -65,70 +65,57 @@ class Band:
 
 
 class Rows:
-    """Results of many runs, to be asked for.
+    """Results of many runs, for look-ups. Further keyword arguments of the methods must be part of a row's setting.
 
     Args:
-        rows: Of any models, data, seeds and protocols.
+        rows: Results of any models, data sets, seeds and protocols.
     """
 
     def __init__(self, rows: Iterable[ResultRow]) -> None:
         self.all = list(rows)
 
-    def where(
-        self, protocol: str, metric: str | None = None, data: str | None = None, setting: Mapping[str, Any] | None = None
-    ) -> list[ResultRow]:
-        """Rows of a protocol; ``setting`` must be part of theirs. Spreads over draws are left out unless asked for."""
-        wanted = dict(setting or {})
-        spreads = "statistic" in wanted
+    def where(self, protocol: str, metric: str | None = None, data: str | None = None, **setting: Any) -> list[ResultRow]:
+        """Rows of a protocol. Spreads over draws are included only if ``statistic`` is part of the setting."""
         return [
             row
             for row in self.all
             if row.protocol == protocol
             and (metric is None or row.metric == metric)
             and (data is None or row.data == data)
-            and ("statistic" in row.setting) == spreads
-            and all(row.setting.get(key) == value for key, value in wanted.items())
+            and ("statistic" in row.setting) == ("statistic" in setting)
+            and all(row.setting.get(key) == value for key, value in setting.items())
         ]
 
-    def variants(self, protocol: str, data: str | None = None) -> list[Variant]:
-        """Variants with results of a protocol, in the paper's order."""
-        return in_order(Variant.of(row) for row in self.where(protocol, data=data))
+    def of(self, variant: Variant, protocol: str, metric: str | None, data: str, **setting: Any) -> list[ResultRow]:
+        """Rows of one variant."""
+        return [row for row in self.where(protocol, metric, data, **setting) if Variant.of(row) == variant]
 
-    def number(
-        self, variant: Variant, protocol: str, metric: str, data: str, setting: Mapping[str, Any] | None = None
-    ) -> Measured | None:
+    def number(self, variant: Variant, protocol: str, metric: str, data: str, **setting: Any) -> Measured | None:
         """A number of one variant over its seeds; None if no seed has it."""
-        found = [r.number for r in self.where(protocol, metric, data, setting) if Variant.of(r) == variant]
-        values = tuple(value for value in found if not math.isnan(value))
+        values = tuple(row.number for row in self.of(variant, protocol, metric, data, **setting) if not math.isnan(row.number))
         return Measured(values) if values else None
 
-    def curve(
-        self, variant: Variant, protocol: str, metric: str, data: str, setting: Mapping[str, Any] | None = None
-    ) -> Band | None:
-        """A curve of one variant over its seeds; None where there is none."""
-        found = [r for r in self.where(protocol, metric, data, setting) if Variant.of(r) == variant]
-        return _band(found[0].extra["x"], [r.curve for r in found]) if found else None
+    def curve(self, variant: Variant, protocol: str, metric: str, data: str, **setting: Any) -> Band | None:
+        """A curve of one variant over its seeds; None if no seed has it."""
+        found = self.of(variant, protocol, metric, data, **setting)
+        return _band(found[0].extra["x"], [row.curve for row in found]) if found else None
 
-    def histogram(
-        self, variant: Variant, protocol: str, metric: str, data: str, width: float, setting: Mapping[str, Any] | None = None
-    ) -> Band | None:
-        """Counts per bin (curves over the bins' lower edges) as shares per wider bin, at its centre, over the seeds."""
-        found = [r for r in self.where(protocol, metric, data, setting) if Variant.of(r) == variant]
+    def histogram(self, variant: Variant, protocol: str, metric: str, data: str, width: float, **setting: Any) -> Band | None:
+        """Counts over the lower edges of fine bins as shares of wider bins, over the seeds; None if no seed has them."""
+        found = self.of(variant, protocol, metric, data, **setting)
         if not found:
             return None
         edges = found[0].extra["x"]
         fine = edges[1] - edges[0]
         merged = max(1, round(width / fine))
-        shares = [_merged(np.array(r.curve), merged) / sum(r.curve) for r in found]
+        shares = [_merged(np.array(row.curve), merged) / sum(row.curve) for row in found]
         centres = edges[0] + fine * merged * (np.arange(len(shares[0])) + 0.5)
         return _band(centres.tolist(), [share.tolist() for share in shares])
 
-    def along(
-        self, variant: Variant, protocol: str, metric: str, data: str, key: str, setting: Mapping[str, Any] | None = None
-    ) -> Band | None:
-        """Numbers of one variant against what the protocol varied (an angle, an epsilon), over its seeds."""
-        found = [r for r in self.where(protocol, metric, data, setting) if Variant.of(r) == variant and key in r.setting]
-        xs = sorted({float(r.setting[key]) for r in found})
+    def along(self, variant: Variant, protocol: str, metric: str, data: str, key: str, **setting: Any) -> Band | None:
+        """Numbers of one variant against the setting that the protocol varied (an angle, an epsilon), over its seeds."""
+        found = [row for row in self.of(variant, protocol, metric, data, **setting) if key in row.setting]
+        xs = sorted({float(row.setting[key]) for row in found})
         per_seed: dict[int | None, dict[float, float]] = {}
         for row in found:
             per_seed.setdefault(row.seed, {})[float(row.setting[key])] = row.number
@@ -136,21 +123,19 @@ class Rows:
         return _band(xs, curves) if curves else None
 
     def cost(self, variant: Variant, protocol: str, data: str) -> Cost | None:
-        """Mean cost of a variant's predictions under a protocol (the largest memory); None where it is not known."""
-        costs = [r.cost for r in self.where(protocol, data=data) if Variant.of(r) == variant and r.cost is not None]
-        if not costs:
-            return None
-        work = [c.evaluations for c in costs if c.evaluations is not None]
-        peaks = [c.peak_memory_bytes for c in costs if c.peak_memory_bytes is not None]
-        seconds = sum(c.seconds_per_1000 for c in costs) / len(costs)
-        return Cost(sum(work) / len(work) if work else None, seconds, max(peaks, default=None))
+        """Cost of a variant's predictions under a protocol; None if it is not known."""
+        return mean_cost(self.of(variant, protocol, None, data))
+
+    def variants(self, protocol: str, data: str | None = None) -> list[Variant]:
+        """Variants with results of a protocol, in the paper's order."""
+        return in_order(Variant.of(row) for row in self.where(protocol, data=data))
 
     def data_sets(self, protocol: str) -> list[str]:
         """Data sets with results of a protocol, in the paper's order."""
         return data_in_order(row.data for row in self.where(protocol))
 
     def settings(self, protocol: str, data: str, key: str) -> list[Any]:
-        """Distinct values of a key of the settings, in the order of appearance."""
+        """Distinct values of one key of the settings, in order of appearance."""
         return list(dict.fromkeys(row.setting[key] for row in self.where(protocol, data=data) if key in row.setting))
 
     def seeds(self, protocol: str, data: str | None = None) -> int:
@@ -161,12 +146,23 @@ class Rows:
         return max((len(found) for found in seeds.values()), default=0)
 
 
+def mean_cost(rows: Sequence[ResultRow]) -> Cost | None:
+    """Mean cost of the predictions behind some rows, with the largest memory; None if no row has a cost."""
+    costs = [row.cost for row in rows if row.cost is not None]
+    if not costs:
+        return None
+    work = [cost.evaluations for cost in costs if cost.evaluations is not None]
+    peaks = [cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None]
+    seconds = math.fsum(cost.seconds_per_1000 for cost in costs) / len(costs)
+    return Cost(math.fsum(work) / len(work) if work else None, seconds, max(peaks, default=None))
+
+
 def _band(x: Sequence[float], curves: Sequence[Sequence[float]]) -> Band:
     values = np.array(curves, dtype=np.float64)
     known = ~np.isnan(values)
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
-    # A point that no seed has (accuracy of no predictions at all) stays a gap in the curve.
+    # A point that no seed has, such as the accuracy of no predictions at all, stays a gap in the curve.
     mean = np.divide(total, count, out=np.full(len(x), np.nan), where=count > 0)
     squares = np.where(known, np.square(values - mean), 0.0).sum(axis=0)
     variance = np.divide(squares, count, out=np.full(len(x), np.nan), where=count > 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ltnode.errors import InputError
-from ltnode.report.style import Theme, new_figure, panel_title
+from ltnode.report.style import Theme, new_figure, outer_labelled_panels, panel_title
 from ltnode.typing import Float, Tensor
 
 if TYPE_CHECKING:
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
 
 _BANDS = ((2.0, 0.18), (1.0, 0.32))  # standard deviations, opacity
 _DASHES = (0, (4, 3))
-_SEEN = 0.995
-"""Share of a density's values that its axis must hold: one that is infinite at 0 must not flatten the rest."""
+_LIMITS = (-2.4, 2.4)  # of the targets
+_VISIBLE = 0.995
+"""Share of the values of a density that its axis must show: a density that is infinite at 0 must not flatten the rest."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What a regression model predicts along a line.
+    """Predictions of a regression model along a line.
 
     Attributes:
-        model: Its name, which decides its colour.
-        title: What the panel is called.
-        x: (n,) inputs, ascending.
-        mean: (n,) predictive mean.
-        std: (n,) standard deviation of the members; observation noise is not in it.
-        detail: A few words or numbers beside the title.
+        model: Name of the model, which decides the colour.
+        title: Title of the panel.
+        x: Inputs in ascending order.
+        mean: Predictive mean.
+        std: Standard deviation of the members, without observation noise.
+        detail: A few words or numbers next to the title.
     """
 
     model: str
@@ -46,16 +47,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Densities over the end-time of one model.
+    """Densities of the end-time of one model.
 
     Attributes:
-        model: Its name, which decides its colour.
-        title: What the panel is called.
-        t: (n,) times, ascending.
-        prior: (n,) density of p(T).
-        densities: Label and (n,) density of each q to show; the first is drawn strongest.
+        model: Name of the model, which decides the colour.
+        title: Title of the panel.
+        t: Times in ascending order.
+        prior: Density p(T).
+        densities: Densities q(T) by label; the first is emphasised.
         window: The times that training covers.
-        detail: A few words or numbers beside the title.
+        detail: A few words or numbers next to the title.
     """
 
     model: str
@@ -72,10 +73,10 @@ class TimesAlongInput:
     """End-times of a model whose posterior depends on a 1-D input.
 
     Attributes:
-        model: Its name.
-        title: What the panel is called.
-        x: (n,) inputs, ascending.
-        quantiles: (5, n): the 5, 25, 50, 75 and 95 % quantiles of q(T | x).
+        model: Name of the model, which decides the colour.
+        title: Title of the panel.
+        x: Inputs in ascending order.
+        quantiles: The 5, 25, 50, 75 and 95 % quantiles of q(T | x).
     """
 
     model: str
@@ -91,47 +92,35 @@ def prediction_figure(
     *,
     regions: Sequence[tuple[float, float]] = (),
     truth: Float[Tensor, " n"] | None = None,
-    limits: tuple[float, float] = (-2.4, 2.4),
 ) -> Figure:
-    """One panel per model: mean, bands of one and two standard deviations, and the data.
+    """Draw one panel per model: mean, bands of one and two standard deviations, and the data.
 
     Args:
         theme: Colours.
-        curves: One per panel.
+        curves: Predictions, one per panel.
         points: Training inputs and targets.
-        regions: Intervals with data, shaded.
-        truth: (n,) the function behind the data at the x of the first curve.
-        limits: Of the vertical axis.
+        regions: Intervals with data, which are shaded.
+        truth: Noiseless targets at the inputs of the first curve.
     """
     if not curves:
         raise InputError("a figure of predictions needs at least one curve")
     columns = 1 if len(curves) == 1 else 2 if len(curves) in (2, 4) else 3
-    rows = -(-len(curves) // columns)
-    figure = new_figure(4.6 * columns, 2.75 * rows + 0.3)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    panels = list(grid.flat)
-    for axes, curve in zip(panels, curves, strict=False):
-        _prediction_panel(axes, theme, curve, points, regions, truth if truth is None else (curves[0].x, truth), limits)
-    for axes in panels[len(curves) :]:
-        axes.set_visible(False)
-    for column in range(columns):
-        shown = [row for row in range(rows) if row * columns + column < len(curves)]
-        grid[shown[-1], column].set_xlabel("x")
-        grid[shown[-1], column].tick_params(labelbottom=True)
-    for row in range(rows):
-        grid[row, 0].set_ylabel("y")
+    size = (4.6 * columns, 2.75 * -(-len(curves) // columns) + 0.3)
+    figure, panels = outer_labelled_panels(len(curves), columns, size, "x", "y")
+    for axes, curve in zip(panels, curves, strict=True):
+        _prediction_panel(axes, theme, curve, points, regions, truth if truth is None else (curves[0].x, truth))
     _prediction_legend(figure, theme, truth is not None)
     return figure
 
 
 def _prediction_legend(figure: Figure, theme: Theme, with_truth: bool) -> None:
-    """One legend for all panels, without the colour of any model."""
+    """Draw one legend for all panels, in a neutral colour."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Artist] = [Line2D([], [], color=theme.text, label="mean")]
     for width, opacity in reversed(_BANDS):
-        # The wider band lies under the narrower one, which looks darker by it.
+        # The wider band lies below the narrower one and makes it darker.
         shown = opacity if width == _BANDS[0][0] else opacity + _BANDS[0][1]
         handles.append(Patch(facecolor=theme.text, alpha=shown, lw=0, label=f"±{width:g} std over end-times"))
     if with_truth:
@@ -147,7 +136,6 @@ def _prediction_panel(
     points: tuple[Tensor, Tensor],
     regions: Sequence[tuple[float, float]],
     truth: tuple[Tensor, Tensor] | None,
-    limits: tuple[float, float],
 ) -> None:
     for low, high in regions:
         axes.axvspan(low, high, color=theme.shade, lw=0, zorder=0)
@@ -160,32 +148,35 @@ def _prediction_panel(
         axes.plot(truth[0].numpy(), truth[1].numpy(), color=theme.faint, lw=1.1, ls=_DASHES)
     axes.plot(points[0].numpy(), points[1].numpy(), ".", ms=2.6, mew=0, color=theme.point, alpha=0.6, rasterized=True)
     axes.plot(curve.x.numpy(), curve.mean.numpy(), color=colour)
-    axes.set_ylim(*limits)
+    axes.set_ylim(*_LIMITS)
     axes.set_xlim(_rounded(curve.x[0]), _rounded(curve.x[-1]))
     axes.locator_params(axis="x", nbins=5)
     panel_title(axes, curve.title, curve.detail)
 
 
 def _rounded(end: Tensor) -> float:
-    """The end of an axis: a grid that stops one step short of 2 is shown up to 2."""
+    """End of an axis: a grid that stops one step before 2 is shown up to 2."""
     return round(float(end), 1)
 
 
-def posterior_figure(theme: Theme, posteriors: Sequence[Posterior], along: Sequence[TimesAlongInput] = ()) -> Figure:
-    """Learnt end-times: q(T) beside the prior p(T), and T against the input where it depends on it."""
+def posterior_figure(
+    theme: Theme, posteriors: Sequence[Posterior], along: Sequence[TimesAlongInput] = (), width: float = 0.0
+) -> Figure:
+    """Draw learnt end-times: q(T) with the prior p(T), and T against the input. The figure is at least ``width`` inches wide."""
     count = len(posteriors) + len(along)
     if not count:
-        raise InputError("a figure of posteriors needs at least one")
-    figure = new_figure(4.1 * count, 3.0)
+        raise InputError("a figure of posteriors needs at least one posterior")
+    figure = new_figure(max(width, 4.1 * count), 3.0)
     panels = list(figure.subplots(1, count, squeeze=False).flat)
     for axes, posterior in zip(panels, posteriors, strict=False):
-        _posterior_panel(axes, theme, posterior)
+        posterior_panel(axes, theme, posterior)
     for axes, times in zip(panels[len(posteriors) :], along, strict=True):
         _times_panel(axes, theme, times)
     return figure
 
 
-def _posterior_panel(axes: Axes, theme: Theme, posterior: Posterior) -> None:
+def posterior_panel(axes: Axes, theme: Theme, posterior: Posterior) -> None:
+    """Draw the densities q(T) and p(T) of one model."""
     t = posterior.t.numpy()
     axes.plot(t, posterior.prior.numpy(), color=theme.faint, ls=_DASHES, label="prior p(T)")
     colour = theme.of_model(posterior.model)
@@ -194,10 +185,10 @@ def _posterior_panel(axes: Axes, theme: Theme, posterior: Posterior) -> None:
         axes.plot(t, density.numpy(), color=colour, ls=styles[order % len(styles)], label=label)
         if order == 0:
             axes.fill_between(t, 0, density.numpy(), color=colour, alpha=0.16, lw=0)
-    if posterior.window[1] < t[-1] * _SEEN:
+    if posterior.window[1] < t[-1] * _VISIBLE:
         axes.axvspan(*posterior.window, color=theme.shade, lw=0, zorder=0, label="training window")
     heights = torch.cat([posterior.prior, *posterior.densities.values()])
-    axes.set_ylim(0, 1.25 * float(heights[torch.isfinite(heights)].quantile(_SEEN)))
+    axes.set_ylim(0, 1.25 * float(heights[torch.isfinite(heights)].quantile(_VISIBLE)))
     axes.set_xlim(0, float(t[-1]))
     axes.set_xlabel("end-time T")
     axes.set_ylabel("density")

@@ -1,4 +1,4 @@
-"""A page that holds everything itself: figures, tables and text in one HTML file, light and dark, with no request to anywhere."""
+"""A self-contained page: figures, tables and text in one HTML file, light and dark, without any requests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 class Page:
-    """An HTML page, written from top to bottom.
+    """An HTML page that is written from top to bottom.
 
-    Texts are plain: everything is escaped, and only words between backticks become code.
+    All text is escaped; only words between backticks are formatted, as code.
 
     Args:
         title: Heading of the page.
-        lead: One or two sentences under it.
+        lead: One or two sentences below it.
     """
 
     def __init__(self, title: str, lead: str = "") -> None:
@@ -30,23 +30,23 @@ class Page:
             self._blocks.append(f'<p class="lead">{_text(lead)}</p>')
 
     def heading(self, text: str) -> None:
-        """A section begins."""
+        """Begin a section."""
         self._blocks.append(f"<h2>{_text(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        """A paragraph."""
+        """Add a paragraph."""
         self._blocks.append(f"<p>{_text(text)}</p>")
 
     def note(self, text: str, *, good: bool) -> None:
-        """A line that stands out: what was checked and how it ended."""
+        """Add a highlighted line: the result of a check."""
         self._blocks.append(f'<p class="note {"good" if good else "bad"}">{_text(text)}</p>')
 
     def code(self, text: str) -> None:
-        """Lines to copy."""
+        """Add a block of code."""
         self._blocks.append(f"<pre><code>{html.escape(text)}</code></pre>")
 
     def figure(self, figure: SavedFigure) -> None:
-        """A figure with its caption, in the theme that the reader's system asks for."""
+        """Add a figure with its caption, in the theme that the reader's system prefers."""
         caption = f"<figcaption>{_text(figure.caption)}</figcaption>" if figure.caption else ""
         self._blocks.append(
             f'<figure><picture><source media="(prefers-color-scheme: dark)" srcset="{_data_uri(figure.dark)}">'
@@ -54,12 +54,12 @@ class Page:
         )
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[int] = (0,)) -> None:
-        """A table of texts.
+        """Add a table of strings.
 
         Args:
             header: Names of the columns.
-            rows: As many cells each.
-            words: Columns that hold words and stand to the left; the others hold numbers and stand to the right.
+            rows: One cell per column.
+            words: Indices of the columns that hold words and are aligned left; the others are aligned right.
         """
 
         def line(cells: Sequence[str], tag: str) -> str:
@@ -71,7 +71,7 @@ class Page:
         )
 
     def write(self, path: Path) -> Path:
-        """Write the file; its folder is made."""
+        """Write the file and create its folder; returns the path."""
         path.parent.mkdir(parents=True, exist_ok=True)
         body = "\n".join(self._blocks)
         path.write_text(

@@ -1,6 +1,6 @@
-"""What a report is made of: run folders with their results, logs and models.
+"""The runs that a report reads: folders with results, training logs and models.
 
-Runs of one model, preset and data set are seeds of one variant only if nothing but the seed differs. Where training or
+Runs of one model, preset and data set are seeds of one variant only if they differ in nothing but the seed. If training or
 evaluation had other settings, the settings that differ become part of the variant (``extra["variant"]`` of its rows).
 """
 
@@ -21,9 +21,9 @@ from ltnode.training.config import FREE_ON_RESUME
 from ltnode.training.run_config import read_run_config
 
 EVALUATION = "evaluation.json"
-"""Where `ltnode evaluate` puts the results in a run folder."""
+"""File in a run folder to which `ltnode evaluate` writes the results."""
 _NO_SETTINGS = (*FREE_ON_RESUME, "seed", "model", "data", "preset", "log_every")
-"""Keys of a training configuration that do not make another variant."""
+"""Keys of a training configuration that do not distinguish variants."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class ReportedRun:
     """One evaluated run.
 
     Attributes:
-        path: Its folder, or the file of its results.
+        path: Its folder, or the folder of its file of results.
         rows: Its results.
-        provenance: Where they come from, by protocol.
-        settings: Everything that decides them but model, data, preset and seed, by dotted name.
-        history: Lines of its training log; empty where there is none.
+        provenance: Where the results come from, by protocol.
+        settings: All settings that influence the results except model, data, preset and seed, by dotted name.
+        history: Lines of its training log; empty if there is none.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class ReportedRun:
 
     @property
     def variant(self) -> Variant:
-        """Model and preset."""
+        """Model, preset and settings that differ from other runs."""
         return Variant.of(self.rows[0])
 
     @property
@@ -56,11 +56,11 @@ class ReportedRun:
 
     @property
     def seed(self) -> int | None:
-        """Of its training."""
+        """Seed of its training."""
         return self.rows[0].seed
 
     def model(self) -> Model | None:
-        """The trained model; None where there is no run folder, or the model is made of its user's own parts."""
+        """Load the trained model; returns None if there is no run folder, or if the model has user-defined parts."""
         if not (self.path / "model.safetensors").exists():
             return None
         try:
@@ -73,7 +73,7 @@ def read_runs(runs: Iterable[str | Path | Run]) -> list[ReportedRun]:
     """Read evaluated runs.
 
     Args:
-        runs: Run folders, files of results, or runs that have a folder.
+        runs: Run folders, files of results, or runs with a folder.
 
     Raises:
         InputError: There are none, or a run was never evaluated.
@@ -82,22 +82,22 @@ def read_runs(runs: Iterable[str | Path | Run]) -> list[ReportedRun]:
     found = [_read(run) for run in runs]
     if not found:
         raise InputError("a report needs at least one evaluated run: pass run folders that hold evaluation.json")
-    return _told_apart(found)
+    return _distinguished(found)
 
 
-def _told_apart(runs: list[ReportedRun]) -> list[ReportedRun]:
+def _distinguished(runs: list[ReportedRun]) -> list[ReportedRun]:
     groups: dict[tuple[str, Variant], list[ReportedRun]] = {}
     for run in runs:
         groups.setdefault((run.data, run.variant), []).append(run)
-    told = []
+    distinguished = []
     for run in runs:
         group = groups[run.data, run.variant]
         names = sorted({name for member in group for name in member.settings})
         different = [name for name in names if len({member.settings.get(name) for member in group}) > 1]
         words = ", ".join(f"{name.rsplit('.', 1)[-1]} = {run.settings.get(name, 'none')}" for name in different)
         rows = [replace(row, extra={**row.extra, "variant": words}) for row in run.rows] if words else run.rows
-        told.append(replace(run, rows=rows))
-    return told
+        distinguished.append(replace(run, rows=rows))
+    return distinguished
 
 
 def _read(run: str | Path | Run) -> ReportedRun:
@@ -118,7 +118,7 @@ def _read(run: str | Path | Run) -> ReportedRun:
 
 
 def _settings(folder: Path, provenance: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Settings of training, model and evaluation, flat."""
+    """Settings of training, model and evaluation, by dotted name."""
     found = _flat("evaluation", provenance["made_with"]["options"])
     if (folder / "config.json").exists():
         config = read_run_config(folder, "a run folder")

@@ -1,4 +1,4 @@
-"""The look of every figure: colours that colour-blind readers tell apart, for light and for dark pages."""
+"""The appearance of all figures: colours that colour-blind readers can distinguish, for light and for dark pages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ltnode.errors import missing_extra
+from ltnode.report.naming import MODELS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,15 +21,15 @@ _DPI = 160
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one page mode; hues are those of Okabe and Ito, lightened where the page is dark.
+    """Colours for light or for dark pages; the hues are those of Okabe and Ito, lightened for dark pages.
 
     Attributes:
         dark: Whether it is for a dark page.
-        background: Of page and figure.
-        text: Of words and numbers.
-        faint: Of axes, ticks and grids.
-        shade: Behind regions worth marking.
-        point: Of observations.
+        background: Background of pages and figures.
+        text: Colour of text.
+        faint: Colour of axes, ticks and grids.
+        shade: Background of marked regions.
+        point: Colour of observations.
         models: One colour per model, used for nothing else; see `of_model`.
         hues: Further colours, in the order of use.
     """
@@ -43,7 +44,7 @@ class Theme:
     hues: tuple[str, ...] = ()
 
     def of_model(self, name: str) -> str:
-        """The colour of a model; variants (``lt-node-...``) that have none of their own take that of their base."""
+        """Colour of a model; a variant (``lt-node-...``) without a colour has that of its base model."""
         for length in range(name.count("-") + 1):
             base = name.rsplit("-", length)[0]
             if base in self.models:
@@ -58,18 +59,7 @@ LIGHT = Theme(
     faint="#9aa0a6",
     shade="#eef1f4",
     point="#3c4043",
-    models={
-        "node": "#5f6368",
-        "uni-node": "#D55E00",
-        "lt-node": "#0072B2",
-        "alt-node": "#009E73",
-        "lt-node-mixture": "#56B4E9",
-        "sde-net": "#CC79A7",
-        "node-gp": "#B58900",
-        "steer": "#882255",
-        "ensemble": "#332288",
-        "mc-dropout": "#6B7A1F",
-    },
+    models={name: look.light for name, look in MODELS.items()},
     hues=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),
 )
 DARK = Theme(
@@ -79,18 +69,7 @@ DARK = Theme(
     faint="#6b7178",
     shade="#20252b",
     point="#c3c8cd",
-    models={
-        "node": "#a5abb1",
-        "uni-node": "#F0863A",
-        "lt-node": "#56B4E9",
-        "alt-node": "#2FC79B",
-        "lt-node-mixture": "#8AD0F5",
-        "sde-net": "#E3A1C6",
-        "node-gp": "#E0B83C",
-        "steer": "#D07AA0",
-        "ensemble": "#A79BE8",
-        "mc-dropout": "#B7C464",
-    },
+    models={name: look.dark for name, look in MODELS.items()},
     hues=("#56B4E9", "#F0863A", "#2FC79B", "#E3A1C6", "#8AD0F5", "#E0B83C"),
 )
 
@@ -100,12 +79,12 @@ class SavedFigure:
     """A figure on disk, and what a page needs to show it.
 
     Attributes:
-        png: The picture, light.
-        svg: The drawing, light.
-        light: Content of the light SVG.
-        dark: Content of the dark one.
-        alt: What it shows, in words.
-        caption: The line under it.
+        png: Bitmap file in light colours.
+        svg: Vector file in light colours.
+        light: Content of the SVG file.
+        dark: Content of the same drawing in dark colours.
+        alt: Description for readers who cannot see it.
+        caption: Text below it.
     """
 
     png: Path
@@ -120,10 +99,10 @@ def save_figure(draw: Callable[[Theme], Figure], stem: Path, *, alt: str, captio
     """Draw a figure in both themes and write ``stem.png`` and ``stem.svg``.
 
     Args:
-        draw: Makes the figure in a theme; called inside of `themed`, once for each.
-        stem: Path without suffix; its folder is made.
-        alt: What the figure shows, in words, for those who cannot see it.
-        caption: The line that a page puts under it.
+        draw: Function that draws the figure in a theme; it is called within `themed`, once per theme.
+        stem: Path without suffix; its folder is created.
+        alt: Description for readers who cannot see the figure.
+        caption: Text that a page puts below it.
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     with themed(LIGHT):
@@ -139,7 +118,7 @@ def save_figure(draw: Callable[[Theme], Figure], stem: Path, *, alt: str, captio
 
 @contextmanager
 def themed(theme: Theme) -> Iterator[None]:
-    """Settings of matplotlib for a theme, put back afterwards.
+    """Apply the matplotlib settings of a theme, and restore the previous ones afterwards.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -153,7 +132,7 @@ def themed(theme: Theme) -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure in inches, apart from pyplot's global state, so that it works on any thread and without a display."""
+    """Create an empty figure (in inches) without pyplot's global state, so that it works on any thread and without a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -162,8 +141,27 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def outer_labelled_panels(
+    count: int, columns: int, size: tuple[float, float], x_label: str, y_label: str
+) -> tuple[Figure, list[Axes]]:
+    """Create a figure (size in inches) of panels with common axes, which are labelled only at the left and at the bottom."""
+    rows = -(-count // columns)
+    figure = new_figure(*size)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for axes in panels[count:]:
+        axes.set_visible(False)
+    for column in range(min(columns, count)):
+        lowest = grid[(count - 1 - column) // columns, column]
+        lowest.set_xlabel(x_label)
+        lowest.tick_params(labelbottom=True)
+    for row in range(rows):
+        grid[row, 0].set_ylabel(y_label)
+    return figure, panels[:count]
+
+
 def panel_title(axes: Axes, title: str, detail: str = "") -> None:
-    """A bold title flush left, with a fainter detail behind it."""
+    """Set a bold title on the left, and a smaller detail on the right."""
     axes.set_title(title, loc="left", fontweight="bold")
     if detail:
         axes.set_title(detail, loc="right", fontsize=8.5)
@@ -171,7 +169,7 @@ def panel_title(axes: Axes, title: str, detail: str = "") -> None:
 
 def _render(figure: Figure, kind: str) -> bytes:
     buffer = io.BytesIO()
-    # No date in the file: the same figure has the same bytes.
+    # Without a date in the file, the same figure has the same bytes.
     figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
@@ -182,7 +180,7 @@ def _settings(theme: Theme) -> dict[Any, Any]:
         "figure.dpi": _DPI,
         "savefig.dpi": _DPI,
         "savefig.facecolor": theme.background,
-        "svg.fonttype": "path",  # a page shows the same letters on every machine
+        "svg.fonttype": "path",  # so that text looks the same on every machine
         "svg.hashsalt": "ltnode",
         "font.family": "DejaVu Sans",
         "font.size": 9.5,

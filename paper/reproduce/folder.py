@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ltnode.errors import ConfigError
-from ltnode.report.published import Published
+from ltnode.report.published import read_values
+from paper.reproduce.published import PaperValues
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class PaperFolder:
         drawn = [path for folder in ("figures", "results") for path in sorted((self.path / folder).glob("*.svg"))]
         return [path.relative_to(self.path).as_posix() for path in drawn]
 
-    def published(self) -> Published:
+    def published(self) -> PaperValues:
         """Read the values that the paper prints.
 
         Raises:
@@ -58,7 +59,7 @@ class PaperFolder:
         file = self.path / "published.toml"
         if not file.exists():
             raise ConfigError(f"{self.path} holds no published.toml: the reproduction runs from a clone of the repository")
-        return Published.read(file)
+        return PaperValues(read_values(file))
 
 
 CLONE = PaperFolder(Path(__file__).parents[1])

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from ltnode.evaluation import Cost, ResultRow
-from ltnode.report.published import Published
+from ltnode.report.published import read_values
 from paper.reproduce.claims import generalisation
 from paper.reproduce.claims.all_claims import all_claims
-from paper.reproduce.images.results import ImageResult, compact_rows, mean_cost
+from paper.reproduce.images.results import ImageResult, compact_rows, cost_of
 from paper.reproduce.pages.claims import verdict_rows
 from paper.reproduce.pages.remarks import Remarks
+from paper.reproduce.published import PaperValues
 
-PUBLISHED = Published.read(Path(__file__).parents[2] / "paper" / "published.toml")
+PUBLISHED = PaperValues(read_values(Path(__file__).parents[2] / "paper" / "published.toml"))
 MODELS = ("node", "sde-net", "node-gp", "uni-node", "lt-node", "alt-node")
 FOREIGN = {"cifar10": "svhn", "svhn": "cifar10", "mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 
@@ -63,7 +64,7 @@ def result(
     fgsm = [row("fgsm", "error", 1 - good, setting={"units": "normalised", "epsilon": e}) for e in (0.0, 0.1, 0.3)]
     parts = {"clean": clean, "rotation": rotation, f"ood:{other}": ood, "fgsm": fgsm}
     protocols = {
-        key: {"draw_seed": 0, "provenance": {"device": device}, "cost": mean_cost(rows), "rows": compact_rows(rows)}
+        key: {"draw_seed": 0, "provenance": {"device": device}, "cost": cost_of(rows), "rows": compact_rows(rows)}
         for key, rows in parts.items()
     }
     head = {"data": data, "model": model, "preset": preset, "variant": variant or None, "seed": seed}

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ltnode.report.aggregate import Measured
-from ltnode.report.published import Printed
 from paper.reproduce.claims.claim import Always, AtMost, Best, Close, MostVariable, Near, NotBest, NoWorse, Overall, Statement
 from paper.reproduce.claims.evidence import Evidence, Seeds
 from paper.reproduce.claims.judge import judge
 from paper.reproduce.claims.verdict import Answer, Outcome, Verdict
 from paper.reproduce.pages.claims import verdict_text
+from paper.reproduce.published import Printed
 
 R, N, V, M = Outcome.REPRODUCED, Outcome.NOT_REPRODUCED, Outcome.REVERSED, Outcome.MISSING
 

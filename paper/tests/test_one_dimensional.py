@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from ltnode.cli.app import make_app
 from ltnode.data import gap_data, gap_grid
-from ltnode.demo.gap import in_gap
 from ltnode.errors import DataError
 from ltnode.models import LatentTimeODE
+from ltnode.report.gap import in_gap
 from paper.reproduce.claims import one_dimensional as claims
 from paper.reproduce.folder import CLONE
 from paper.reproduce.one_dimensional import experiment, figures, measure, selection, table, variants

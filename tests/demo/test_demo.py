@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from ltnode.cli.app import make_app
 from ltnode.data import gap_data, gap_grid
-from ltnode.demo import demo
+from ltnode.demo import demo, results
 from ltnode.demo import training as demo_training
-from ltnode.demo.gap import in_gap
 from ltnode.errors import InputError, LTNodeError
+from ltnode.report.gap import in_gap
 from ltnode.training import load
 
 APP = make_app()
@@ -66,11 +66,11 @@ def test_the_demo_measures_what_it_says(demo_result: tuple[Path, demo.DemoResult
 def test_a_model_that_misses_is_named(demo_result: tuple[Path, demo.DemoResult]) -> None:
     """After 3 steps nothing fits: the demo must say so, for the two models it checks."""
     _, result = demo_result
-    sentences = demo.verdicts(result.rows)
+    sentences = results.verdicts(result.rows)
     assert [good for good, _ in sentences] == [False, False]
     assert "LT-NODE misses: training RMSE" in sentences[0][1]
-    good = demo.Row("lt-node", "LT-NODE", 0.11, 0.01, 0.05, "", 0.0, 7, 1.0)
-    assert demo.verdicts([good])[0][0]
+    good = results.Row("lt-node", "LT-NODE", 0.11, 0.01, 0.05, "", 0.0, 7, 1.0)
+    assert results.verdicts([good])[0][0]
 
 
 @pytest.mark.no_typecheck
@@ -86,7 +86,7 @@ def test_the_bounds_of_the_demo(std_data: float, std_gap: float, missed: bool) -
             mean = torch.cos(4 * x[:, 0] + 0.8)
             return type("P", (), {"mean": mean, "std": spread, "stats": None})
 
-    row = demo.look(Spread(), "lt-node", gap_data(300), 0.0)  # type: ignore[arg-type]
+    row = results.measure(Spread(), "lt-node", gap_data(300), 0.0)  # type: ignore[arg-type]
     assert (len(row.misses) == 1) == missed
 
 

@@ -43,6 +43,7 @@ def test_from_a_run_to_a_page(trained, tmp_path):
     assert "file://" in done.output
     text = (tmp_path / "report" / "index.html").read_text()
     assert "Figure 2" in text and "Figure 6" in text
+    assert "| 2.42 |" in (tmp_path / "report" / "tables" / "regression.md").read_text()  # in a clone, the paper's value is shown
 
 
 @pytest.mark.no_typecheck

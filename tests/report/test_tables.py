@@ -102,7 +102,15 @@ def test_the_ood_tables_have_the_papers_values_beside_ours(rows):
 
 def test_one_seed_has_no_deviation(rows):
     alone = Rows(r for r in rows.all if r.seed == 0)
-    assert tables.generalisation_table(alone, Published()).rows[0][5] == "0.1000"
+    table = tables.generalisation_table(alone, Published())
+    assert dict(zip(table.header, table.rows[0], strict=True))["Error"] == "0.1000"
+
+
+def test_without_published_values_there_is_no_column_of_the_paper(rows):
+    for make in (tables.generalisation_table, tables.ood_table, tables.entropy_table, tables.regression_table):
+        header = make(rows, Published()).header
+        assert not any("paper" in name or "ours" in name for name in header)
+    assert any("paper" in name for name in tables.ood_table(rows, PAPER).header)
 
 
 def test_cost_stands_beside_quality(rows):

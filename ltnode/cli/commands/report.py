@@ -10,6 +10,9 @@ import typer
 from ltnode.cli import console
 from ltnode.report import build_report
 
+_PUBLISHED = (Path("paper/published.toml"), Path(__file__).parents[3] / "paper" / "published.toml")
+"""Where the paper's values are in a clone; an installed package does not have them."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -29,6 +32,7 @@ def report(
     The page has every figure and table of the paper. Runs that differ only in their seed are shown as mean and standard
     deviation.
     """
-    page = build_report(runs, out, published=published)
+    found = [file for file in _PUBLISHED if file.exists()] if published is None else [published]
+    page = build_report(runs, out, published=found[0] if found else None)
     console.say(f"Figures (PDF, SVG) and tables (Markdown, LaTeX, HTML) are in {out}.")
     console.say(f"Open the page in a browser: {page.resolve().as_uri()}")

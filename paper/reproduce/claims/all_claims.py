@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ltnode.report.published import Published
 from paper.reproduce.claims.cost import cost_claims
 from paper.reproduce.claims.foreign import detection_claims, entropy_claims, rejection_claims
 from paper.reproduce.claims.generalisation import error_claims, parameter_claims
@@ -21,10 +20,11 @@ from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.images.results import ImageResult
 from paper.reproduce.motivating.tasks import STEPS
 from paper.reproduce.one_dimensional.variants import ITERATIONS, has_full_length
+from paper.reproduce.published import PaperValues
 from paper.reproduce.records import read_results
 
 
-def all_claims(images: Sequence[ImageResult], folder: Path, published: Published) -> list[JudgedClaim]:
+def all_claims(images: Sequence[ImageResult], folder: Path, published: PaperValues) -> list[JudgedClaim]:
     """Judge every claim, in the order of the page.
 
     Args:

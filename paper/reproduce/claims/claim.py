@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ltnode.report.published import Printed
+from paper.reproduce.published import Printed
 
 CLAIMED = "claimed"
 """What the page shows for a claim that the paper makes in words, without a number."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ltnode.report.naming import data_title, model_title
-from ltnode.report.published import Published
 from paper.reproduce.claims.claim import Best, Claim, Close, Section
 from paper.reproduce.claims.generalisation import number_claim
 from paper.reproduce.claims.judge import judged
 from paper.reproduce.claims.numbers import BASELINES, FOREIGN, MODELS, PROPOSED, ImageNumbers, Read, command
 from paper.reproduce.claims.verdict import JudgedClaim
+from paper.reproduce.published import PaperValues
 
 PERCENT_TOLERANCE, ENTROPY_TOLERANCE = 1.0, 0.1
 COMPARABLE_PERCENT, REJECTED, CLOSE_ACCURACY = 2.0, 0.5, 0.05
 _METRICS = {"auroc": "AUROC", "aupr_in": "AUPR In", "aupr_out": "AUPR Out"}
 
 
-def entropy_claims(numbers: ImageNumbers, published: Published) -> Iterator[JudgedClaim]:
+def entropy_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[JudgedClaim]:
     """The printed mean entropies on foreign images, and their order."""
     section = Section.ENTROPY
     for data, other in FOREIGN.items():
@@ -38,14 +38,14 @@ def entropy_claims(numbers: ImageNumbers, published: Published) -> Iterator[Judg
             yield judged(claim, numbers.of_models(read, data, models, 3))
 
 
-def detection_claims(numbers: ImageNumbers, published: Published) -> Iterator[JudgedClaim]:
+def detection_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[JudgedClaim]:
     """The printed detection of foreign images by the largest probability, and what the paper says about it."""
     for data in FOREIGN:
         for metric in _METRICS:
             yield from _detection(numbers, published, data, metric)
 
 
-def _detection(numbers: ImageNumbers, published: Published, data: str, metric: str) -> Iterator[JudgedClaim]:
+def _detection(numbers: ImageNumbers, published: PaperValues, data: str, metric: str) -> Iterator[JudgedClaim]:
     other, title, pair, section = FOREIGN[data], _METRICS[metric], _pair(data), Section.DETECTION
     read = numbers.percent("ood", metric, ood=other, score="max_probability")
     printed = {model: published.detection(data, other, model, metric) for model in MODELS}

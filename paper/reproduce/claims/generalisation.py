@@ -9,12 +9,12 @@ from ltnode.errors import MissingExtraError
 from ltnode.models import build
 from ltnode.report.aggregate import Measured
 from ltnode.report.naming import data_title, model_title
-from ltnode.report.published import Printed, Published
 from paper.reproduce.claims.claim import Best, Claim, Close, MostVariable, Near, Section
 from paper.reproduce.claims.evidence import Evidence
 from paper.reproduce.claims.judge import judged
 from paper.reproduce.claims.numbers import DATA, MODELS, PROPOSED, ImageNumbers, Read, command
 from paper.reproduce.claims.verdict import JudgedClaim
+from paper.reproduce.published import PaperValues, Printed
 
 ERROR_TOLERANCE = {"mnist": 0.002, "fashion-mnist": 0.008, "cifar10": 0.01, "svhn": 0.006}
 """Largest difference from a published error that counts as the same error."""
@@ -23,7 +23,7 @@ PARAMETER_TOLERANCE = 0.009999
 """In millions: less than 0.01, because the paper rounds some sizes and truncates others to two digits."""
 
 
-def parameter_claims(published: Published) -> Iterator[JudgedClaim]:
+def parameter_claims(published: PaperValues) -> Iterator[JudgedClaim]:
     """The printed numbers of parameters."""
     for data in DATA:
         for model in MODELS:
@@ -51,7 +51,7 @@ def _parameter_count(data: str, model: str) -> int | None:
         return None
 
 
-def error_claims(numbers: ImageNumbers, published: Published) -> Iterator[JudgedClaim]:
+def error_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[JudgedClaim]:
     """The printed test errors, and what the paper says about them."""
     read = numbers.number("clean", "error")
     for data in DATA:
@@ -77,7 +77,7 @@ def _comparable_errors(numbers: ImageNumbers, read: Read, data: str) -> Iterator
         yield judged(claim, numbers.of_models(read, data, (model, "node"), 4))
 
 
-def _errors_of_sde_net(numbers: ImageNumbers, read: Read, data: str, published: Published) -> Iterator[JudgedClaim]:
+def _errors_of_sde_net(numbers: ImageNumbers, read: Read, data: str, published: PaperValues) -> Iterator[JudgedClaim]:
     printed = {model_title(model): published.error(data, model) for model in MODELS}
     models = ("sde-net", *(model for model in MODELS if model != "sde-net"))
     largest = Best("SDE-Net", higher=True, printed=printed, word="larger")

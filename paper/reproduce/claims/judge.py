@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable, Mapping
 
 from ltnode.report.aggregate import Measured
-from ltnode.report.published import Printed
 from paper.reproduce.claims.claim import (
     Always,
     AtMost,
@@ -30,6 +29,7 @@ from paper.reproduce.claims.claim import (
 )
 from paper.reproduce.claims.evidence import Evidence
 from paper.reproduce.claims.verdict import Answer, JudgedClaim, Outcome, Verdict
+from paper.reproduce.published import Printed
 
 Numbers = Mapping[str, Measured | None]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from ltnode.report.aggregate import Measured
 from ltnode.report.naming import model_title
-from ltnode.report.published import Printed, Published
 from paper.reproduce.claims.claim import CLAIMED, Always, AtMost, Best, Claim, Near, Section, Statement
 from paper.reproduce.claims.evidence import Evidence, of_models
 from paper.reproduce.claims.judge import judged
 from paper.reproduce.claims.verdict import JudgedClaim
 from paper.reproduce.one_dimensional.selection import TIMES, Support, compare
+from paper.reproduce.published import PaperValues, Printed
 
 ENTROPY_TOLERANCE = 0.25
 """Largest difference from a published entropy E, in nats, that counts as the same."""
@@ -47,7 +47,7 @@ class OneDimensionalResults:
         return Measured(values) if values else None
 
 
-def one_dimensional_claims(results: OneDimensionalResults, published: Published) -> list[JudgedClaim]:
+def one_dimensional_claims(results: OneDimensionalResults, published: PaperValues) -> list[JudgedClaim]:
     """Judge all claims about the experiment."""
     return [
         *_entropies(results, published),
@@ -64,7 +64,7 @@ def _claim(key: str, text: str, statement: Statement, models: Sequence[str], pap
     return Claim(f"synthetic-{key}", Section.ONE_DIMENSIONAL, text, statement, made, paper)
 
 
-def _entropies(results: OneDimensionalResults, published: Published) -> Iterator[JudgedClaim]:
+def _entropies(results: OneDimensionalResults, published: PaperValues) -> Iterator[JudgedClaim]:
     printed = published.gap_entropies
     found = {name: results.measured(name, lambda r: r["entropy"]["model"]["mean"]) for name in printed}
     for name, value in printed.items():
@@ -80,7 +80,7 @@ def _entropies(results: OneDimensionalResults, published: Published) -> Iterator
         yield judged(claim, of_models(found, 2))
 
 
-def _posteriors(results: OneDimensionalResults, published: Published) -> Iterator[JudgedClaim]:
+def _posteriors(results: OneDimensionalResults, published: PaperValues) -> Iterator[JudgedClaim]:
     for name, prior in _PRIORS.items():
         paper = published.learnt_posterior(prior)
         if paper is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ltnode.report.aggregate import Measured
 from ltnode.report.naming import data_title, model_title
-from ltnode.report.published import Published
 from paper.reproduce.claims.claim import Best, Claim, Overall, Section
 from paper.reproduce.claims.evidence import Evidence
 from paper.reproduce.claims.judge import judge, judged
 from paper.reproduce.claims.numbers import FOREIGN, PROPOSED, ImageNumbers, Read
 from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.images.grid import STANDARD
+from paper.reproduce.published import PaperValues
 
 RIVALS = ("node", "uni-node")
 _WORDS = {
@@ -22,7 +22,7 @@ _WORDS = {
 _SCORES = {Outcome.REPRODUCED: 1.0, Outcome.NOT_REPRODUCED: 0.0, Outcome.REVERSED: -1.0}
 
 
-def users_question(numbers: ImageNumbers, published: Published) -> list[JudgedClaim]:
+def users_question(numbers: ImageNumbers, published: PaperValues) -> list[JudgedClaim]:
     """Judge whether the default posterior beats Uni-NODE and NODE on unchanged, on rotated and against foreign images.
 
     Args:
@@ -32,7 +32,7 @@ def users_question(numbers: ImageNumbers, published: Published) -> list[JudgedCl
     return [_answer(numbers, published, data, model) for data in FOREIGN for model in PROPOSED]
 
 
-def _answer(numbers: ImageNumbers, published: Published, data: str, model: str) -> JudgedClaim:
+def _answer(numbers: ImageNumbers, published: PaperValues, data: str, model: str) -> JudgedClaim:
     scores: dict[str, Measured | None] = {}
     seeds: list[int] = []
     parts = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ltnode.report.naming import data_title, model_title
-from ltnode.report.published import Published
 from paper.reproduce.claims.claim import Claim, Close, NoWorse, Section
 from paper.reproduce.claims.evidence import Evidence
 from paper.reproduce.claims.foreign import ENTROPY_TOLERANCE, PERCENT_TOLERANCE
@@ -13,13 +12,14 @@ from paper.reproduce.claims.generalisation import ERROR_TOLERANCE, number_claim
 from paper.reproduce.claims.judge import judged
 from paper.reproduce.claims.numbers import PROPOSED, ImageNumbers, command
 from paper.reproduce.claims.verdict import JudgedClaim
+from paper.reproduce.published import PaperValues
 
 SELECTION_TIMES, SMALL_TIMES, SELECTION_TOLERANCE = (0.25, 0.5, 1.0, 2.0, 3.0), 1.0, 0.002
 WEIGHTINGS = ("", "normalised", "softmax")
 """Variants by name; the preset itself weighs with densities."""
 
 
-def weighting_claims(numbers: ImageNumbers, published: Published) -> Iterator[JudgedClaim]:
+def weighting_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[JudgedClaim]:
     """The numbers printed for CIFAR10, compared with runs under each weighting that the paper could mean."""
     data, other = "cifar10", "svhn"
     readers = {

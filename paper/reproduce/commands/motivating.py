@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
-from ltnode.report.markdown import markdown_table
+from ltnode.report.table import markdown_table
 from paper.reproduce.claims.motivating import motivating_claims
 from paper.reproduce.claims.verdict import Outcome
 from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ltnode.cli import console
-from ltnode.report.markdown import markdown_table
+from ltnode.report.table import markdown_table
 from paper.reproduce.claims.one_dimensional import OneDimensionalResults, one_dimensional_claims
 from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds
 from paper.reproduce.folder import CLONE

@@ -31,7 +31,7 @@ from paper.reproduce.images.results import (
     PREFIX,
     ImageResult,
     compact_rows,
-    mean_cost,
+    cost_of,
     read_result,
     write_result,
 )
@@ -269,7 +269,7 @@ def _parts(file: Path, protocol: str) -> dict[str, Any]:
                 for name in ("version", "git_commit", "git_modified", "device", "torch", "python", "wall_time_s")
             }
             | {"precision": "fp32"},
-            "cost": mean_cost(made),
+            "cost": cost_of(made),
             "rows": compact_rows(made),
         }
     }

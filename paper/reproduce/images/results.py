@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ltnode import files as atomic
 from ltnode.errors import DataError
 from ltnode.evaluation import Cost, ResultRow
+from ltnode.report.aggregate import mean_cost
 
 FORMAT = 1
 PREFIX = "images-"
@@ -148,18 +149,10 @@ def compact_rows(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     return entries
 
 
-def mean_cost(rows: Sequence[ResultRow]) -> dict[str, Any] | None:
-    """Cost of a protocol's predictions: means over its rows, and the largest memory."""
-    costs = [row.cost for row in rows if row.cost is not None]
-    if not costs:
-        return None
-    work = [cost.evaluations for cost in costs if cost.evaluations is not None]
-    peaks = [cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None]
-    return {
-        "evaluations": math.fsum(work) / len(work) if work else None,
-        "seconds_per_1000": math.fsum(cost.seconds_per_1000 for cost in costs) / len(costs),
-        "peak_memory_bytes": max(peaks, default=None),
-    }
+def cost_of(rows: Sequence[ResultRow]) -> dict[str, Any] | None:
+    """Mean cost of the predictions of a protocol, as the entry of a result file."""
+    cost = mean_cost(rows)
+    return None if cost is None else asdict(cost)
 
 
 def _entry(row: ResultRow, setting: Mapping[str, Any], **values: Any) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from ltnode.data import gap_data
-from ltnode.demo.gap import REGIONS, truth
 from ltnode.endtime import GammaTime
 from ltnode.report.figures_1d import Curve, Posterior, posterior_figure, prediction_figure
-from ltnode.report.published import Published
+from ltnode.report.gap import REGIONS, truth
 from ltnode.report.style import SavedFigure, save_figure
 from ltnode.typing import Float, Tensor
 from paper.reproduce.one_dimensional.selection import TIMES
 from paper.reproduce.one_dimensional.selection_figure import ErrorCurve, selection_figure
 from paper.reproduce.one_dimensional.variants import POINTS
+from paper.reproduce.published import PaperValues
 
 _LONGEST = 8.0
 """Largest end-time shown, which includes almost all of the prior Gamma(2, 0.5)."""
@@ -25,7 +25,7 @@ _LONGEST = 8.0
 Result = Mapping[str, Any]
 
 
-def draw(out: Path, results: Sequence[Result], selected: Sequence[Result], published: Published) -> list[SavedFigure]:
+def draw(out: Path, results: Sequence[Result], selected: Sequence[Result], published: PaperValues) -> list[SavedFigure]:
     """Draw the figures for which there are results: predictions, posteriors, model selection.
 
     Args:
@@ -63,7 +63,7 @@ def _predictions(out: Path, results: Sequence[Result]) -> SavedFigure:
     )
 
 
-def _posteriors(out: Path, results: Sequence[Result], published: Published) -> SavedFigure:
+def _posteriors(out: Path, results: Sequence[Result], published: PaperValues) -> SavedFigure:
     t = torch.linspace(_LONGEST / 400, _LONGEST, 400)
     panels = []
     for r in results:

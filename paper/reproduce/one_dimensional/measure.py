@@ -10,9 +10,9 @@ import torch
 
 from ltnode import metrics
 from ltnode.data import Dataset, gap_grid
-from ltnode.demo.gap import REGIONS, in_gap
 from ltnode.endtime import FixedTime
 from ltnode.models import LatentTimeODE, Model, Prediction
+from ltnode.report.gap import REGIONS, in_gap
 from ltnode.typing import Float, Tensor
 
 SAMPLES = 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ltnode.report.markdown import markdown_table
+from ltnode.report.table import markdown_table
 from paper.reproduce.claims.all_claims import outcome_counts
 from paper.reproduce.claims.claim import Section
 from paper.reproduce.claims.verdict import JudgedClaim, Outcome, Verdict

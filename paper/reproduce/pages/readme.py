@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 from ltnode.errors import DataError
 from ltnode.report.aggregate import Measured, Rows
-from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import data_title
-from ltnode.report.published import Published
+from ltnode.report.table import markdown_table
 from paper.reproduce.claims.all_claims import outcome_counts
 from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.images.results import ImageResult
+from paper.reproduce.published import PaperValues
 
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 """Around the table in the README."""
 _FOREIGN = {"cifar10": "svhn", "svhn": "cifar10", "mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 
 
-def results_block(results: Sequence[ImageResult], published: Published, judged: Sequence[JudgedClaim]) -> str:
+def results_block(results: Sequence[ImageResult], published: PaperValues, judged: Sequence[JudgedClaim]) -> str:
     """The README's table: what was measured on the test sets, beside the paper's errors, and how the users' question stands."""
     rows = Rows(row for result in results if not result.variant for row in result.rows())
     lines = []
@@ -27,7 +27,7 @@ def results_block(results: Sequence[ImageResult], published: Published, judged: 
         for variant in rows.variants("clean", data):
             printed = published.error(data, variant.model) if variant.preset == "paper" else None
             error = rows.number(variant, "clean", "error", data)
-            foreign = {"ood": _FOREIGN.get(data, ""), "score": "max_probability"}
+            auroc = rows.number(variant, "ood", "auroc", data, ood=_FOREIGN.get(data, ""), score="max_probability")
             cells = [
                 data_title(data),
                 variant.title,
@@ -35,7 +35,7 @@ def results_block(results: Sequence[ImageResult], published: Published, judged: 
                 _number(error, 4),
                 _number(rows.number(variant, "clean", "log_likelihood", data), 3),
                 _number(rows.number(variant, "clean", "ece", data), 3),
-                _number(rows.number(variant, "ood", "auroc", data, foreign), 1, 100.0),
+                _number(auroc, 1, 100.0),
                 "–" if error is None else str(error.seeds),
             ]
             lines.append(cells)

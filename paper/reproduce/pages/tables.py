@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from ltnode.report import tables
 from ltnode.report.aggregate import Rows
-from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import Variant, data_title
-from ltnode.report.published import Published
+from ltnode.report.table import markdown_table
 from paper.reproduce.images.results import ImageResult
+from paper.reproduce.published import PaperValues
 
 
-def tables_page(results: Sequence[ImageResult], published: Published) -> str:
+def tables_page(results: Sequence[ImageResult], published: PaperValues) -> str:
     """The paper's tables with our columns, and those that say more, in Markdown."""
     rows = Rows(row for result in results for row in result.rows())
     made = (

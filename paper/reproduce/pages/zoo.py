@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ltnode.errors import DataError
-from ltnode.report.markdown import markdown_table
 from ltnode.report.naming import Variant, data_title
-from ltnode.report.published import Printed, Published
+from ltnode.report.table import markdown_table
 from paper.reproduce.claims.numbers import ImageNumbers
 from paper.reproduce.images.grid import Cell
 from paper.reproduce.images.results import ImageResult
 from paper.reproduce.images.run_folders import run_config
 from paper.reproduce.images.zoo import Entry
+from paper.reproduce.published import PaperValues, Printed
 
 
-def write_cards(zoo: Path, entries: Sequence[Entry], published: Published, note: str = "") -> list[Path]:
+def write_cards(zoo: Path, entries: Sequence[Entry], published: PaperValues, note: str = "") -> list[Path]:
     """Write the card of every model and the table of them all, with a note under it."""
     made = []
     for entry in entries:
@@ -29,7 +29,7 @@ def write_cards(zoo: Path, entries: Sequence[Entry], published: Published, note:
     return [*made, zoo / "README.md"]
 
 
-def overview(entries: Sequence[Entry], published: Published, note: str = "") -> str:
+def overview(entries: Sequence[Entry], published: PaperValues, note: str = "") -> str:
     """The zoo's own page, with a note at its end."""
     header = ("folder", "preset", "error, paper", "error", "log-likelihood", "ECE", "learnt q(T)")
     rows = []
@@ -57,7 +57,7 @@ means over 5.
 {note}"""
 
 
-def card(entry: Entry, published: Published) -> str:
+def card(entry: Entry, published: PaperValues) -> str:
     """The model card: data, training, learnt posterior, calibration clean and shifted, operating point, limits."""
     cell, config = entry.cell, run_config(entry.folder)
     record = _json(entry.folder / "results.json")["provenance"]
@@ -95,7 +95,7 @@ it gives a class to every image, and on shifted or foreign images its confidence
 {_tail(entry)}"""
 
 
-def _printed(cell: Cell, published: Published) -> Printed | None:
+def _printed(cell: Cell, published: PaperValues) -> Printed | None:
     """The paper's error, which is that of its own posterior."""
     return published.error(cell.data, cell.model) if cell.preset == "paper" else None
 
