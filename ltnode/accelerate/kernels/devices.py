@@ -11,10 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from ltnode.accelerate.kernels import nvrtc
-from ltnode.accelerate.kernels.nvrtc import Argument
 
 HOPPER = (9, 0)
 """Compute capability with warpgroup MMA (wgmma)."""
+Argument = nvrtc.Argument
+"""Argument of a kernel."""
 Defines = tuple[tuple[str, int], ...]
 """Names and values of the constants that a CUDA source is compiled with."""
 

@@ -13,7 +13,7 @@
 // state and stages are register tiles (conv_tile.cuh) in float32; earlier stages are read back from global memory.
 // Shared memory: the weights of both convolutions (bfloat16, for the whole trajectory), two planes of activations per sample,
 // which the taps read shifted (conv_product_*.cuh), one cached float32 tile per sample, and the time maps (forward) or a slot for
-// saved tiles on their way back (backward).
+// saved tiles that are being fetched (backward).
 //
 // Synchronisation: a named barrier per sample separates writing a plane from reading it. The tensor cores alternate between the
 // two samples (ping-pong): while one multiplies, the other does norms and Runge-Kutta sums.

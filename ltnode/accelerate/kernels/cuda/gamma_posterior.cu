@@ -12,8 +12,9 @@
 // float64.
 //
 // Work: forward, one block per posterior and one thread per quadrature node (PANELS * NODES of 128), then a loop over the
-// end-times. Backward, one thread per posterior. Shared memory holds one value per thread for the tree reductions of
-// `block_reduce`, each of which ends with a block barrier.
+// end-times. Backward, one thread per posterior. Shared memory holds one value per thread for the tree reductions.
+//
+// Synchronisation: block barriers in `block_reduce`.
 //
 // Launched by gamma_posterior.py. Reference: ltnode.endtime.GammaDistribution; test:
 // tests/accelerate/kernels/test_gamma_posterior.py.

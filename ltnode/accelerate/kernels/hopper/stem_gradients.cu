@@ -16,7 +16,7 @@
 // both warpgroups, one image in bfloat16.
 //
 // Synchronisation: a named barrier per warpgroup around its patches; block barriers around the epilogue, which adds the sums of
-// the warpgroups in the buffer of dy. Products of the previous parity run while the patches of the next are written.
+// the warpgroups in the buffer of dy. The products for d run while the patches are written.
 //
 // Defined by the host: IN (height = width after the first convolution, 16 to 30), CHANNELS, FILTER. Launched by
 // stem_gradients.py. Reference: patch_norm followed by halving_conv; test: tests/accelerate/kernels/test_stem_gradients.py.
