@@ -13,8 +13,8 @@ from ltnode import data as data_sets
 from ltnode.cli import console
 from ltnode.data import Dataset
 from ltnode.errors import ConfigError
-from ltnode.evaluation.progress import progress_bar
 from ltnode.models import MODELS, PRESETS, Model, build
+from ltnode.progress import progress_bar
 from ltnode.trained import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point
 from ltnode.training import Run, RunStatus, TrainConfig, fit, fit_seeds, train_preset
 from ltnode.training.concurrent import seed_folder
