@@ -22,7 +22,7 @@ import torch
 import ltnode
 from ltnode.data import SPECS, Dataset, Split
 from ltnode.training import fit_seeds
-from ltnode.training.concurrent import widen_card_queues
+from ltnode.training.concurrent import widen_device_queues
 from ltnode.training.provenance import source_state
 
 BATCH, BATCHES = 256, 50
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    widen_card_queues()
+    widen_device_queues()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/seeds.py measures a CUDA device; this machine has none")
     data = random_images()

@@ -19,7 +19,7 @@ from training import graph_step, synthetic_batch
 
 from ltnode.accelerate.graph_step import GraphStep
 from ltnode.models.step import Batch
-from ltnode.training.concurrent import widen_card_queues
+from ltnode.training.concurrent import widen_device_queues
 from ltnode.training.provenance import source_state
 
 LOOPS, SETTLING = 3, 20
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--repeats", type=int, default=150)
     options = parser.parse_args()
-    widen_card_queues()
+    widen_device_queues()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/side_by_side.py measures a CUDA device; this machine has none")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, commit {source_state()['git_commit']}")

@@ -34,7 +34,7 @@ from ltnode.accelerate.recorder import CaptureError
 from ltnode.models import execution
 from ltnode.models.step import Batch, StepSettings
 from ltnode.training import TrainConfig
-from ltnode.training.concurrent import widen_card_queues
+from ltnode.training.concurrent import widen_device_queues
 from ltnode.training.provenance import source_state
 from ltnode.training.step import make_optimizers
 
@@ -334,7 +334,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="only the fused ways, without start-up, peers and agreement")
     parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    widen_card_queues()
+    widen_device_queues()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/training.py measures a CUDA device; this machine has none")
     if options.first_step:

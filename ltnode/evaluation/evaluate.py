@@ -17,11 +17,11 @@ from ltnode.data import load as load_data
 from ltnode.errors import InputError, unknown_name
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.predict import Predictor
-from ltnode.evaluation.progress import progress_bar
 from ltnode.evaluation.protocols import PROTOCOLS, Context
 from ltnode.evaluation.results import ResultFile, ResultRow
 from ltnode.models import Model
 from ltnode.models.modes import evaluating
+from ltnode.progress import progress_bar
 from ltnode.trained import TrainedModel
 from ltnode.training import Run
 from ltnode.training.provenance import device_name, source_state

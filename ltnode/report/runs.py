@@ -17,7 +17,7 @@ from ltnode.evaluation import ResultRow, read_provenance, read_rows
 from ltnode.models import Model
 from ltnode.report.naming import Variant
 from ltnode.training import Run, load
-from ltnode.training.config import FREE_ON_RESUME
+from ltnode.training.config import FREE_ON_RESUME, TrainConfig
 from ltnode.training.run_config import read_run_config
 
 EVALUATION = "evaluation.json"
@@ -122,7 +122,8 @@ def _settings(folder: Path, provenance: dict[str, dict[str, Any]]) -> dict[str, 
     found = _flat("evaluation", provenance["made_with"]["options"])
     if (folder / "config.json").exists():
         config = read_run_config(folder, "a run folder")
-        train = {key: value for key, value in (config.get("train") or {}).items() if key not in _NO_SETTINGS}
+        values = TrainConfig.from_json(config["train"]).to_json() if config.get("train") else {}
+        train = {key: value for key, value in values.items() if key not in _NO_SETTINGS}
         model = {key: value for key, value in (config.get("model") or {}).items() if key == "options"}
         found |= _flat("train", train) | _flat("model", model)
     return found

@@ -1,4 +1,4 @@
-"""What training reads: examples resident on the device, in an order that is a function of (seed, epoch)."""
+"""Training data: examples that reside on the device, in an order that is a function of (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from ltnode.training.config import TrainConfig
 from ltnode.typing import Int, Tensor
 
 _ORDER = 1
-"""Keeps the words of the data order apart from those of augmentation and end-times, which hash (seed, ...) too."""
-
-
+"""Separates the random numbers of the data order from those of augmentation and end-times, which also hash the seed."""
 _BLOCK = 32
-"""Batches that are augmented and normalised together on CUDA."""
+"""Number of batches that are augmented and normalised together on CUDA."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """The training examples of a run on their device, and the held-out ones.
+    """The training examples of a run and its held-out examples, on the device.
 
     Attributes:
-        dataset: Where they come from, with normalisation and augmentation.
-        train: Raw examples on the device.
-        validation: Held-out raw examples on the device; None without a validation split.
-        config: Of the run.
+        dataset: The data set, which normalises and augments.
+        train: Raw training examples on the device.
+        validation: Raw held-out examples on the device; None without a validation split.
+        config: Configuration of the run.
         dtype: Floating-point type of the model.
     """
 
@@ -47,10 +45,10 @@ class TrainingData:
         """Check the data against the model and move them to the device.
 
         Args:
-            dataset: All that there is.
-            model: That will be trained.
-            config: Its ``limit`` and ``validation_fraction`` choose the examples.
-            device: Where training happens.
+            dataset: The data set.
+            model: The model to train.
+            config: Configuration, whose ``limit`` and ``validation_fraction`` choose the examples.
+            device: Device of the training.
         """
         check_fit(dataset, model)
         if config.limit is not None:
@@ -61,19 +59,19 @@ class TrainingData:
             validation = held.to(device)
         size = config.batch_size
         if config.drop_last and size is not None and size > dataset.n_train:
-            raise InputError(f"drop_last leaves nothing: batch_size is {size}, but there are {dataset.n_train} training examples")
+            raise InputError(f"batch_size must be <= {dataset.n_train} (all training examples) with drop_last, not {size}")
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         return cls(dataset, dataset.train.to(device), validation, config, dtype)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps in one pass over the data."""
+        """Number of optimiser steps in one pass over the data."""
         size = self.config.batch_size or len(self.train)
         whole, rest = divmod(len(self.train), size)
         return whole if self.config.drop_last else whole + (rest > 0)
 
     def epoch_order(self, epoch: int) -> Int[Tensor, " n"]:
-        """Order of the examples in an epoch: a permutation by (seed, epoch); as they come when every step takes all."""
+        """Return the order of the examples in an epoch, a permutation by (seed, epoch); unchanged if a step takes all of them."""
         n = len(self.train)
         if self.config.batch_size is None or self.config.batch_size >= n:
             return torch.arange(n)
@@ -81,12 +79,12 @@ class TrainingData:
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
     def batches(self, epoch: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """The batches of an epoch from a position on; with several processes, this one's contiguous share of each.
+        """Yield the batches of an epoch; with several processes, the contiguous share of one process in each batch.
 
         Args:
-            epoch: Counted from 0.
-            skip: Batches of this epoch that are already done.
-            rank: Of this process.
+            epoch: Number of the epoch, from 0.
+            skip: Number of batches of this epoch that are already done.
+            rank: Number of this process.
             world: Number of processes.
         """
         n = len(self.train)
@@ -109,23 +107,23 @@ class TrainingData:
             yield Batch(self._inputs(x), examples.y, indices, step, len(whole))
 
     def _cuda_batches(self, epoch: int, skip: int, order: Tensor, size: int) -> Iterator[Batch]:
-        """The same batches, prepared many at a time: their dozens of small kernels would cost more than a training step."""
+        """Prepare many batches at a time, because the small kernels of one preparation would take longer than a training step."""
         for first in range(skip, self.steps_per_epoch, _BLOCK):
             positions = range(first, min(first + _BLOCK, self.steps_per_epoch))
             indices = order[first * size : (positions[-1] + 1) * size]
             examples = self.train.select(indices)
             x = self._inputs(self.dataset.prepare(examples.x, seed=self.config.seed, epoch=epoch, indices=indices))
-            shares = zip(positions, x.split(size), examples.y.split(size), indices.split(size), strict=True)
-            for position, part, y, own in shares:
-                yield Batch(part, y, own, epoch * self.steps_per_epoch + position, len(own))
+            parts = zip(positions, x.split(size), examples.y.split(size), indices.split(size), strict=True)
+            for position, inputs, targets, chosen in parts:
+                yield Batch(inputs, targets, chosen, epoch * self.steps_per_epoch + position, len(chosen))
 
     def evaluation_inputs(self, split: Split, limit: int | None = None) -> tuple[Tensor, Tensor]:
-        """The first examples of a split, normalised but not augmented, and their targets."""
+        """Return the first examples of a split, normalised but not augmented, and their targets."""
         part = Split(split.x[:limit], split.y[:limit])
         return self._inputs(self.dataset.prepare(part.x)), part.y
 
     def describe(self) -> dict[str, Any]:
-        """What a run records about its data, as JSON."""
+        """Describe the data for the records of a run, as JSON."""
         data = self.dataset
         return {
             **data.provenance(),
@@ -142,35 +140,35 @@ class TrainingData:
 
 
 def as_dataset(data: Any, model: Model) -> Dataset:
-    """A `Dataset` as it is; a pair (x, y) as a data set without normalisation and without a test split of its own."""
+    """Return a `Dataset` unchanged, and a pair (x, y) as a data set without normalisation and without a separate test split."""
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InputError(f"data must be a Dataset or a pair (x, y), not {type(data).__name__}")
     x, y = data
     made = Dataset.from_arrays(x, y, x, y, task=model.task, standardise=False)
-    # The test split only repeats the training split: what is recorded must not claim one.
+    # The test split repeats the training split and must not be recorded as one.
     return replace(made, checksums={key: value for key, value in made.checksums.items() if key.startswith("train")})
 
 
 def check_fit(dataset: Dataset, model: Model) -> None:
-    """Data and model must be for the same task and, where the model's shapes are known, for the same shapes.
+    """Check that data and model have the same task and, where those of the model are known, the same shapes.
 
     Raises:
-        InputError: They are not.
+        InputError: Task, input shape or number of classes differ.
     """
     if dataset.task != model.task:
         raise InputError(f"{dataset.name} is a {dataset.task} problem, but the model is for {model.task}")
     if model.spec is None:
         return
-    wanted = model.spec["input"]
-    if list(dataset.input_shape) != list(wanted["shape"]):
+    spec = model.spec["input"]
+    if list(dataset.input_shape) != list(spec["shape"]):
         raise InputError(
-            f"{dataset.name} has inputs of shape {dataset.input_shape}, but the model was built for {tuple(wanted['shape'])}; "
-            "pass the data set itself to ltnode.build(..., data=dataset)"
+            f"{dataset.name} has inputs of shape {dataset.input_shape}, but the model was built for {tuple(spec['shape'])}; "
+            "build the model with ltnode.build(..., data=dataset)"
         )
-    if dataset.n_classes is not None and wanted["n_classes"] is not None and dataset.n_classes > wanted["n_classes"]:
+    if dataset.n_classes is not None and spec["n_classes"] is not None and dataset.n_classes > spec["n_classes"]:
         raise InputError(
-            f"{dataset.name} has {dataset.n_classes} classes, but the model was built for {wanted['n_classes']}; "
-            "pass the data set itself to ltnode.build(..., data=dataset)"
+            f"{dataset.name} has {dataset.n_classes} classes, but the model was built for {spec['n_classes']}; "
+            "build the model with ltnode.build(..., data=dataset)"
         )

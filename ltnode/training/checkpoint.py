@@ -1,7 +1,7 @@
-"""Checkpoints: everything that the next step depends on, in folders that are whole or recognised as damaged.
+"""Checkpoints: everything that the next step depends on, in folders that are complete or recognised as damaged.
 
-``checkpoints/step-00000120/`` holds ``tensors.safetensors`` (model, optimisers, states of the random generators) and
-``state.json`` (counters, position in the data, sums of the log, the solver's kept grid, checksums).
+``checkpoints/step-0000000120/`` holds ``tensors.safetensors`` (model, optimisers, states of the random generators) and
+``state.json`` (counters, position in the data, sums of the log, training grid, checksums).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ class Checkpoint:
     """State of a run between two steps.
 
     Attributes:
-        step: Optimiser steps done.
-        tensors: Model, optimisers and random generators, by name.
-        state: The rest, as JSON.
+        step: Number of optimiser steps so far.
+        tensors: Tensors of the model, the optimisers and the random generators, by name.
+        state: All other state, as JSON.
     """
 
     step: int
@@ -44,7 +45,7 @@ def write(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write a checkpoint and remove all but the last ``keep``.
 
     Raises:
-        CheckpointError: The system refused; earlier checkpoints are untouched.
+        CheckpointError: The checkpoint cannot be written; earlier ones are unchanged.
     """
     tensors = tensor_file.to_bytes(checkpoint.tensors)
     payload = {"step": checkpoint.step, "tensors_sha256": hashlib.sha256(tensors).hexdigest(), "state": checkpoint.state}
@@ -60,43 +61,43 @@ def read(path: Path) -> Checkpoint:
     """Read one checkpoint.
 
     Raises:
-        CheckpointError: Anything in it is missing, truncated or altered.
+        CheckpointError: A file is missing, truncated or altered.
     """
     envelope = atomic.read_json(path / "state.json", _is_envelope, "a checkpoint")
     payload = envelope["payload"]
     if _checksum(payload) != envelope["sha256"]:
-        raise CheckpointError(f"{path / 'state.json'} is damaged: it does not have its own checksum")
+        raise CheckpointError(f"{path / 'state.json'} is damaged: its content does not match its checksum")
     file = path / "tensors.safetensors"
     try:
         content = file.read_bytes()
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from error
     if hashlib.sha256(content).hexdigest() != payload["tensors_sha256"]:
-        raise CheckpointError(f"{file} is damaged: it does not have the checksum that state.json gives")
+        raise CheckpointError(f"{file} is damaged: it does not match the checksum in state.json")
     return Checkpoint(payload["step"], tensor_file.from_bytes(content, file), payload["state"])
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The newest whole checkpoint; None where there is none at all.
+    """Return the newest checkpoint that is not damaged; None if there are no checkpoints.
 
     Raises:
-        CheckpointError: There are checkpoints, and every one is damaged.
+        CheckpointError: All checkpoints are damaged.
     """
     paths = _paths(folder)
     for path in reversed(paths):
         try:
             return read(path)
         except CheckpointError as error:
-            _LOG.warning("checkpoint %s cannot be used, trying the one before: %s", path.name, error)
+            _LOG.warning("checkpoint %s cannot be used, trying the previous one: %s", path.name, error)
     if paths:
         raise CheckpointError(
-            f"all {len(paths)} checkpoints in {folder} are damaged; restore one from a copy, or delete the folder to train anew"
+            f"all {len(paths)} checkpoints in {folder} are damaged; restore one from a backup, or delete the folder to start over"
         )
     return None
 
 
 def generator_tensors() -> dict[str, Tensor]:
-    """States of torch's random generators: the CPU's and every CUDA device's."""
+    """Return the states of torch's random generators, of the CPU and of every CUDA device."""
     states = {"rng.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states |= {f"rng.cuda.{m}": state for m, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -104,7 +105,7 @@ def generator_tensors() -> dict[str, Tensor]:
 
 
 def restore_generators(tensors: dict[str, Tensor]) -> None:
-    """Put the generators back; devices that were not there then stay as they are."""
+    """Restore the generators; those of devices that are not in the checkpoint stay unchanged."""
     torch.set_rng_state(tensors["rng.cpu"])
     for m in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         if f"rng.cuda.{m}" in tensors:
@@ -112,7 +113,7 @@ def restore_generators(tensors: dict[str, Tensor]) -> None:
 
 
 def optimizer_tensors(phase: str, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """State of an optimiser (momenta, moments, counters), by position of the parameter and name."""
+    """Return the state of an optimiser (momenta, moments, counters), by position of the parameter and name."""
     return {
         f"optimizer.{phase}.{index}.{name}": value
         for index, entries in optimizer.state_dict()["state"].items()
@@ -122,7 +123,7 @@ def optimizer_tensors(phase: str, optimizer: torch.optim.Optimizer) -> dict[str,
 
 
 def restore_optimizer(phase: str, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put an optimiser's state back; learning rates are a function of the epoch and not part of it."""
+    """Restore the state of an optimiser, which excludes learning rates: they are a function of the epoch."""
     prefix = f"optimizer.{phase}."
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
@@ -133,15 +134,15 @@ def restore_optimizer(phase: str, optimizer: torch.optim.Optimizer, tensors: dic
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, by name.
+    """Return parameters and buffers by name.
 
     Raises:
-        CheckpointError: A part keeps something in its state dict that is not a tensor.
+        CheckpointError: The state dict contains something that is not a tensor.
     """
     state = model.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
-            raise CheckpointError(f"{name} is a {type(value).__name__}: only tensors can be saved; make it a buffer")
+            raise CheckpointError(f"{name} is a {type(value).__name__}, and only tensors can be saved: make it a buffer")
     return state
 
 
@@ -149,14 +150,31 @@ def restore_model(model: nn.Module, tensors: dict[str, Tensor], source: Path) ->
     """Load parameters and buffers into a model of the same architecture.
 
     Raises:
-        CheckpointError: Names or shapes do not fit.
+        CheckpointError: Names or shapes differ.
     """
     try:
         model.load_state_dict(tensors)
     except (RuntimeError, KeyError) as error:
-        raise CheckpointError(
-            f"{source} does not fit this model; build it with the options it was trained with: {error}"
-        ) from error
+        raise CheckpointError(f"{source} does not fit this model; build it with the options of its training: {error}") from error
+
+
+def training_tensors(model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """Return all tensors of a training: model, optimisers and random generators."""
+    tensors = {f"model.{name}": value for name, value in model_tensors(model).items()}
+    for phase, optimizer in optimizers.items():
+        tensors |= optimizer_tensors(phase, optimizer)
+    return tensors | generator_tensors()
+
+
+def restore_training(
+    model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], checkpoint: Checkpoint, source: Path
+) -> None:
+    """Restore model and optimisers; see `restore_generators` for the rest of the tensors."""
+    tensors = checkpoint.tensors
+    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    restore_model(model, weights, source)
+    for phase, optimizer in optimizers.items():
+        restore_optimizer(phase, optimizer, tensors)
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -1,10 +1,9 @@
-"""``ltnode.fit_seeds``: several runs side by side in one process; `fit_together` for runs that differ in more than their seed.
+"""``ltnode.fit_seeds``: several concurrent runs in one process; `fit_together` for runs that differ in more than their seed.
 
-The runs take turns, a step each. On CUDA every run has a stream of its own, so that the kernels of one fill what the others leave
-idle, and its large kernels take a part of the card (`devices.sharing_device`); a step of one run launches while those
-of the others still compute. Nothing else is shared: each run has the first weights, data order, end-times, random numbers and
-folder that it would have alone. On a CPU it ends with the same weights, bit for bit; on CUDA sums over a batch may be rounded
-differently.
+The runs take turns, one step each. On CUDA every run has its own stream, so that kernels of one run use multiprocessors that the
+others leave idle, and large kernels use only a part of the device; the host launches a step of one run while those of the others
+still compute. Nothing else is shared: every run has the initial weights, data order, end-times, random numbers and folder that it
+would have alone. On a CPU it ends with the same weights, bit for bit; on CUDA, sums over a batch may be rounded differently.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ import torch
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import ConfigError
 from ltnode.models import Model
+from ltnode.progress import progress_bar
 from ltnode.training.batches import as_dataset
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
-from ltnode.training.engine import Training, checked_config
-from ltnode.training.progress import progress_bar
+from ltnode.training.engine import checked_config
+from ltnode.training.loop import Training
 from ltnode.training.run import Run
 from ltnode.training.status import TrainingError
 from ltnode.training.stopping import stop_requests
@@ -34,20 +34,20 @@ from ltnode.typing import Tensor
 
 
 def seed_folder(out: str | Path, seed: int) -> Path:
-    """The run folder of one seed: ``OUT-seedN``."""
+    """Return the run folder of one seed, ``OUT-seedN``."""
     path = Path(out)
     return path.with_name(f"{path.name}-seed{seed}")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One of the runs: what `ltnode.fit` takes.
+    """The arguments of `ltnode.fit` for one of the runs.
 
     Attributes:
         model: The untrained model.
         data: A `Dataset`, or a pair (x, y).
-        config: Its configuration; None for the preset.
-        out: Its run folder; None writes nothing.
+        config: Training configuration; None for the preset.
+        out: Run folder; None writes nothing.
     """
 
     model: Model
@@ -65,47 +65,47 @@ def fit_seeds(
     *,
     resume: bool = False,
 ) -> list[Run]:
-    """Train the same model from several seeds at once.
+    """Train the same model from several seeds concurrently.
 
     Args:
-        build: Makes the untrained model of a seed, such as ``lambda seed: ltnode.build("lt-node", data, seed=seed)``.
+        build: Returns the untrained model of a seed, such as ``lambda seed: ltnode.build("lt-node", data, seed=seed)``.
         data: As in `ltnode.fit`.
-        config: As in `ltnode.fit`; every run has it with its own seed.
-        seeds: Of the runs, all different.
+        config: As in `ltnode.fit`; its seed is replaced in every run.
+        seeds: Different seeds, one per run.
         out: The run folders are ``OUT-seed0``, ...; None writes nothing.
-        resume: Continue the runs that are there, and begin the others.
+        resume: Continue the runs whose folders exist, and start the others.
 
     Returns:
         The runs, in the order of the seeds.
 
     Raises:
-        TrainingError: A run failed; the others were trained to their end first, and the message names it.
-        ConfigError, CheckpointError, InputError: As `ltnode.fit`, before any training.
+        TrainingError: A run failed; the message names it. The other runs were trained to their end.
+        ConfigError, CheckpointError, InputError: As in `ltnode.fit`, before any training.
     """
     if not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"seeds must be one or more different numbers, not {list(seeds)}")
+        raise ConfigError(f"seeds must be one or more different integers, not {list(seeds)}")
     jobs = []
     for seed in seeds:
         model = build(seed)
         dataset = as_dataset(data, model)
-        own = checked_config(config, model, dataset, out, resume).replace(seed=seed)
-        jobs.append(Job(model, dataset, own, None if out is None else seed_folder(out, seed)))
+        seeded = checked_config(config, model, dataset, out, resume).replace(seed=seed)
+        jobs.append(Job(model, dataset, seeded, None if out is None else seed_folder(out, seed)))
     return fit_together(jobs, resume=resume)
 
 
 def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | None = None) -> list[Run]:
-    """Train several models at once, of any kind and on any data, all on one device and in one precision.
+    """Train several models concurrently, of any kind and on any data, all on one device and in one precision.
 
     Args:
-        jobs: What to train.
-        resume: Continue the runs that are there, and begin the others.
-        at_once: How many take turns; where one ends the next begins. None: all of them.
+        jobs: The runs.
+        resume: Continue the runs whose folders exist, and start the others.
+        at_once: Number of runs that take turns; when one ends, the next starts. None: all of them.
 
     Raises:
-        TrainingError: A run failed; the others were trained to their end first, and the message names it.
-        ConfigError, CheckpointError, InputError: As `ltnode.fit`, before any training.
+        TrainingError: A run failed; the message names it. The other runs were trained to their end.
+        ConfigError, CheckpointError, InputError: As in `ltnode.fit`, before any training.
     """
-    widen_card_queues()
+    widen_device_queues()
     datasets = [as_dataset(job.data, job.model) for job in jobs]
     configs = [
         checked_config(job.config, job.model, dataset, job.out, resume) for job, dataset in zip(jobs, datasets, strict=True)
@@ -113,14 +113,14 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | No
     shared = {(config.device, config.precision) for config in configs}
     if len(shared) != 1:
         raise ConfigError(
-            "runs side by side need one device and one precision, "
+            "concurrent runs must have the same device and precision, "
             f"not {', '.join(f'{device} {precision}' for device, precision in sorted(shared)) or 'no run at all'}"
         )
     device = choose_device(configs[0].device)
     workers = Workers.start(device)
     if workers.world > 1:
         workers.stop()
-        raise ConfigError("several runs train in one process: start it without torchrun, or each run under a torchrun of its own")
+        raise ConfigError("concurrent runs train in one process: start it without torchrun, or use torchrun for single runs")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(product_precision(configs[0].precision))
@@ -136,17 +136,18 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | No
     return [turn.training.result for turn in turns]
 
 
-def widen_card_queues() -> None:
-    """Let CUDA use 32 hardware queues instead of 8: kernels of runs that share one wait for each other.
+def widen_device_queues() -> None:
+    """Let CUDA use 32 hardware queues instead of 8, because kernels of runs that share a queue wait for each other.
 
-    CUDA reads this where it starts: in a process that has used the card before, and where the user has set it, nothing changes.
+    CUDA reads the variable when it starts, so this has no effect in a process that has used the device; a value that the user has
+    set is kept.
     """
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 
 @dataclass
 class _Turns:
-    """One of the runs: its stream, its random numbers while others have their turn, and what is left of it."""
+    """One of the runs: its stream, its random state during the turns of others, and its remaining steps."""
 
     name: str
     training: Training
@@ -154,10 +155,10 @@ class _Turns:
     losses: Generator[float | None] | None = None
     states: list[Tensor] = field(default_factory=list)
     failure: TrainingError | None = None
-    begun: bool = False
+    started: bool = False
 
     @contextmanager
-    def _own_random_numbers(self) -> Generator[None]:
+    def _random_state(self) -> Generator[None]:
         used = [torch.default_generator]
         if self.stream is not None:
             used.append(torch.cuda.default_generators[self.stream.device_index])
@@ -167,12 +168,12 @@ class _Turns:
         self.states = [generator.get_state() for generator in used]
 
     def advance(self) -> float | None:
-        """One step; afterwards ``losses`` is None if it was the end."""
+        """Make one step; ``losses`` is None after the last."""
         assert self.losses is not None
-        self.begun = True
+        self.started = True
         if self.stream is not None:
-            torch.cuda.set_stream(self.stream)  # stays until the next turn: going back after every step would cost more
-        with self._own_random_numbers():
+            torch.cuda.set_stream(self.stream)  # kept until the next turn, because a reset after every step would cost time
+        with self._random_state():
             try:
                 return next(self.losses)
             except StopIteration:
@@ -187,10 +188,10 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
 
 
 def _take_turns(turns: list[_Turns], resume: bool, at_once: int) -> None:
-    """A step of each run after the other, a few runs at a time, until all have ended."""
+    """Make one step of each run in turn, ``at_once`` runs at a time, until all have ended."""
     with (
         stop_requests(enabled=True) as stop,
-        progress_bar(sum(turn.training.total_steps for turn in turns), shown=True) as advance,
+        progress_bar("training", sum(turn.training.total_steps for turn in turns), "steps") as report,
         ExitStack() as stack,
     ):
         if turns[0].stream is not None:
@@ -202,12 +203,12 @@ def _take_turns(turns: list[_Turns], resume: bool, at_once: int) -> None:
         while left:
             for turn in left[:at_once]:
                 loss = turn.advance()
-                advance(sum(turn.training.steps_done for turn in turns), loss)
+                report.completed(sum(turn.training.steps_done for turn in turns), "" if loss is None else f"loss {loss:.4g}")
             for turn in left:
                 if turn.losses is None:
                     turn.training.release()
-            # What waits when a signal comes is not begun.
-            left = [turn for turn in left if turn.losses is not None and (turn.begun or stop.signal is None)]
+            # After a signal no waiting run is started.
+            left = [turn for turn in left if turn.losses is not None and (turn.started or stop.signal is None)]
     if stop.signal is not None:
         signal.raise_signal(stop.signal)
     failed = [turn for turn in turns if turn.failure is not None]

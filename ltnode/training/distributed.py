@@ -1,10 +1,10 @@
-"""One run in several processes: each computes a share of every batch, the gradients are summed, one of them writes.
+"""One run in several processes: each computes a share of every batch, gradients are summed, and one process writes files.
 
-Start the same program with ``torchrun --nproc-per-node N``; `Workers.start` finds the others by the variables that torchrun
-sets. The sum of the processes' gradients, each weighted by its share of the examples, is the gradient of the whole batch, so
-that N processes compute what one does. Two things depend on a process's own share and not on the whole batch: the steps that a
-solver chooses by its error (kept or adaptive grids; a fixed grid does not), and BatchNorm's statistics. Buffers and the kept
-grid that are saved are those of the first process.
+Start the same program with ``torchrun --nproc-per-node N``; `Workers.start` finds the other processes by environment variables.
+The sum of the processes' gradients, weighted by their shares of the examples, is the gradient of the whole batch, so that N
+processes compute the same as one. Two things depend on the share of a process instead of the whole batch: the steps that a solver
+chooses by its error (except on a fixed grid), and the statistics of BatchNorm. Checkpoints hold the buffers and the training grid
+of the first process.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes of a run, seen from one of them.
+    """The processes of a run, from the point of view of one of them.
 
     Attributes:
         rank: Number of this process, from 0.
-        world: How many there are.
-        owns_group: The process group was made here, and ends with the run.
+        world: Number of processes.
+        owns_group: The process group was created here and ends with the run.
     """
 
     rank: int = 0
@@ -45,7 +45,7 @@ class Workers:
 
     @classmethod
     def start(cls, device: torch.device, timeout: timedelta = _TIMEOUT) -> Workers:
-        """Join the other processes when torchrun started several; a lone process otherwise."""
+        """Join the other processes if torchrun started several; otherwise return a single process."""
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
         if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
@@ -54,7 +54,7 @@ class Workers:
         return cls(dist.get_rank(), dist.get_world_size(), owns_group=True)
 
     def stop(self) -> None:
-        """Leave the process group, if `start` made it."""
+        """Leave the process group if `start` created it."""
         if self.owns_group and dist.is_initialized():
             dist.destroy_process_group()
 
@@ -64,16 +64,16 @@ class Workers:
         return self.rank == 0
 
     def combine(self, parameters: Sequence[Tensor], parts: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum gradients and parts of the loss over the processes, in one message; gradients are replaced in place.
+        """Sum gradients and parts of the loss over the processes in one message; gradients are replaced in place.
 
-        A parameter that no process has a gradient for keeps none.
+        A parameter without a gradient in any process gets none.
         """
         if self.world == 1:
             return parts
         reference = next(iter(parts.values()))
         present = torch.tensor([float(p.grad is not None) for p in parameters], device=reference.device)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        # Processes without examples do not know which parts the model has: a fixed number travels.
+        # A process without examples does not know which parts the model reports, so all of them are sent.
         values = torch.stack([parts.get(name, torch.zeros_like(reference)) for name in LOGGED_PARTS])
         flat = torch.cat([present, values, *(g.reshape(-1) for g in gradients)])
         self._guard(lambda: dist.all_reduce(flat))
@@ -84,7 +84,7 @@ class Workers:
         return {name: value for name, value in zip(LOGGED_PARTS, values, strict=True) if name in parts}
 
     def agree(self, decide: Callable[[], _T]) -> _T:
-        """Let the writer decide (and read files), and give its answer, or its error, to all."""
+        """Let the writing process decide (and read files), and send its answer, or its error, to all processes."""
         if self.world == 1:
             return decide()
         answer: list[Any] = [None, None]
@@ -101,7 +101,7 @@ class Workers:
         return answer[0]
 
     def same_start(self, model: nn.Module) -> None:
-        """Give every process the parameters and buffers of the first."""
+        """Copy the parameters and buffers of the first process to all others."""
         if self.world > 1:
             for tensor in model.state_dict().values():
                 self._guard(partial(dist.broadcast, tensor, src=0))

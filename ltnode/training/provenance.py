@@ -1,7 +1,7 @@
-"""Where a result comes from: version, commit, configuration, data, device.
+"""Provenance of results: version, commit, configuration, data, device.
 
 Environment:
-    LTNODE_COMMIT   the commit of the source, for a machine that has a copy of it but no git
+    LTNODE_COMMIT   commit of the source, for a machine that has a copy of the source but no git
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ltnode.training.config import TrainConfig
 
 
 def provenance(config: TrainConfig, data: dict[str, Any], device: torch.device, wall_time_s: float) -> dict[str, Any]:
-    """What results.json records beside the numbers, as JSON.
+    """Return the provenance that results.json records, as JSON.
 
     Args:
-        config: Of the run.
+        config: Configuration of the run.
         data: Description of the data, with checksums.
-        device: That the run used last.
+        device: Device that the run used last.
         wall_time_s: Seconds of training, over all resumed parts.
     """
     return {
@@ -44,7 +44,7 @@ def provenance(config: TrainConfig, data: dict[str, Any], device: torch.device, 
 
 
 def device_name(device: torch.device) -> str:
-    """The model of the device, in words."""
+    """Return a description of the device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu ({platform.machine()}, {torch.get_num_threads()} threads)"
@@ -52,19 +52,19 @@ def device_name(device: torch.device) -> str:
 
 @lru_cache
 def source_state(package: Path | None = None) -> dict[str, Any]:
-    """Commit of the repository that tracks the package, and whether its files were changed since.
+    """Return the commit of the repository that tracks the package, and whether its files have changed since.
 
-    Outside of a repository the commit is what LTNODE_COMMIT says, or None, and nobody knows of changes (None).
+    Outside of a repository the commit is that of LTNODE_COMMIT, or None, and changes are unknown (None).
 
     Raises:
-        ConfigError: LTNODE_COMMIT is needed and is no commit.
+        ConfigError: LTNODE_COMMIT is used and is not a commit.
     """
     folder = package or Path(__file__).parents[1]
     if _git(folder, "ls-files", "--error-unmatch", "_version.py") is None:
-        told = os.environ.get("LTNODE_COMMIT", "").strip() or None
-        if told is not None and not re.fullmatch(r"[0-9a-f]{7,40}", told):
-            raise ConfigError(f"LTNODE_COMMIT = {told!r} is no commit: give 7 to 40 hexadecimal digits, or unset it")
-        return {"git_commit": told, "git_modified": None}
+        commit = os.environ.get("LTNODE_COMMIT", "").strip() or None
+        if commit is not None and not re.fullmatch(r"[0-9a-f]{7,40}", commit):
+            raise ConfigError(f"LTNODE_COMMIT must be a commit of 7 to 40 hexadecimal digits, or unset, not {commit!r}")
+        return {"git_commit": commit, "git_modified": None}
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no", ".")
     return {"git_commit": _git(folder, "rev-parse", "HEAD"), "git_modified": None if changed is None else bool(changed)}
 

@@ -1,10 +1,10 @@
-"""A training run and the folder that holds it.
+"""A training run and its folder.
 
 config.json          training configuration, model specification, data description
-model.safetensors    the trained model, at the end
-checkpoints/         the last few states, to resume from
+model.safetensors    the trained model, written at the end
+checkpoints/         the last few states, from which the run can be resumed
 metrics.jsonl        one line per ``log_every`` steps
-results.json         status, last numbers, provenance
+results.json         status, last metrics, provenance
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ltnode.training.status import RunStatus
 _LOG = logging.getLogger("ltnode")
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
-    """What `ltnode.fit` gives back.
+    """The result of `ltnode.fit`.
 
     Attributes:
         model: The trained model, in eval mode.
-        config: Its training configuration.
-        path: The run folder; None when nothing was written.
+        config: Training configuration.
+        path: The run folder; None if nothing was written.
         history: The lines of metrics.jsonl.
         status: How the run ended.
         results: The content of results.json.
@@ -49,6 +49,11 @@ class Run:
     status: RunStatus = RunStatus.RUNNING
     results: dict[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        name = self.config.model or type(self.model).__name__
+        steps = f"{self.results.get('steps', 0)} of {self.results.get('total_steps', '?')} steps"
+        return f"Run({name}, {self.status.value}, {steps}, {'no folder' if self.path is None else self.path})"
+
 
 class RunFolder:
     """Reads and writes the files of one run."""
@@ -60,15 +65,15 @@ class RunFolder:
 
     @property
     def config_path(self) -> Path:
-        """Of config.json."""
+        """Path of config.json."""
         return self.path / "config.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training in the same folder meanwhile; the system ends it even for a killed one.
+        """Lock the folder against training by other processes; the operating system releases the lock of a killed process.
 
         Raises:
-            CheckpointError: Another process trains there.
+            CheckpointError: Another process is training in the folder.
         """
         try:
             import fcntl
@@ -90,67 +95,67 @@ class RunFolder:
             os.close(descriptor)
 
     def open(self, description: dict[str, Any], config: TrainConfig, resume: bool) -> checkpoint.Checkpoint | None:
-        """Begin a run in this folder, or find where to continue it.
+        """Start a run in this folder, or find the checkpoint from which to continue it.
 
         Args:
-            description: Model and data, as they go into config.json.
-            config: Of the run.
-            resume: Continue a run that is already there.
+            description: Model and data, as config.json records them.
+            config: Configuration of the run.
+            resume: Continue a run that exists in the folder.
 
         Returns:
-            The last whole checkpoint; None to begin at step 0.
+            The last checkpoint that is not damaged; None to start at step 0.
 
         Raises:
-            CheckpointError: The folder holds a run and ``resume`` is False, or something that is not a run, or is damaged.
-            ConfigError: The run that is there has another configuration, model or data.
+            CheckpointError: The folder holds a run and ``resume`` is False, holds something else, or is damaged.
+            ConfigError: The existing run has another configuration, model or data.
         """
         content = {"format": RUN_FOLDER_FORMAT, "kind": "run", "train": config.to_json(), **description}
         if not self._holds_something():
             self._create(content)
             return None
         if not self.config_path.exists():
-            raise CheckpointError(f"{self.path} exists and is not a run folder (no config.json); choose another folder")
+            raise CheckpointError(f"{self.path} exists but is not a run folder (it has no config.json); choose another folder")
         if not resume:
             raise CheckpointError(
                 f"{self.path} already holds a run ({self.status().value}); continue it with resume=True (--resume), "
                 "or choose another folder"
             )
-        found = read_run_config(self.path, "a run folder")
-        if found["kind"] != "run":
+        existing = read_run_config(self.path, "a run folder")
+        if existing["kind"] != "run":
             raise CheckpointError(f"{self.path} holds a saved model, not a run; choose another folder")
-        self._compare(found, content)
+        self._compare(existing, content)
         atomic.remove_leftovers(self.path)
         atomic.remove_leftovers(self.checkpoints)
         return checkpoint.latest(self.checkpoints)
 
     def status(self) -> RunStatus:
-        """As results.json says; a run that was killed is still ``RUNNING``."""
+        """Return the status in results.json; a run that was killed is still ``RUNNING``."""
         try:
             return RunStatus(json.loads((self.path / "results.json").read_text(encoding="utf-8"))["status"])
         except (OSError, ValueError, KeyError, TypeError):
             return RunStatus.RUNNING
 
     def truncate_metrics(self, size: int) -> list[dict[str, Any]]:
-        """Cut the log back to what it held at a checkpoint, so that no line comes twice, and return its lines."""
+        """Truncate the log to its size at a checkpoint, so that no line is repeated; returns the remaining lines."""
         content = self.metrics.read_bytes() if self.metrics.exists() else b""
         if len(content) < size:
-            _LOG.warning("%s is shorter than at the checkpoint: lines of the log are lost", self.metrics)
-        whole = content[:size]
-        whole = whole[: whole.rfind(b"\n") + 1]
+            _LOG.warning("%s is shorter than at the checkpoint: some lines of the log are lost", self.metrics)
+        kept = content[:size]
+        kept = kept[: kept.rfind(b"\n") + 1]
         try:
-            lines = [json.loads(line) for line in whole.splitlines()]
+            lines = [json.loads(line) for line in kept.splitlines()]
         except ValueError as error:
             raise CheckpointError(f"{self.metrics} is damaged ({error}); repair or delete it") from error
-        if whole != content:
-            atomic.write_bytes(self.metrics, whole)
+        if kept != content:
+            atomic.write_bytes(self.metrics, kept)
         return lines
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of the log."""
+        """Return the lines of the log."""
         return self.truncate_metrics(self.metrics.stat().st_size if self.metrics.exists() else 0)
 
     def append_metrics(self, line: dict[str, Any]) -> None:
-        """Add one line."""
+        """Append one line to the log."""
         try:
             with self.metrics.open("ab") as file:
                 file.write((json.dumps(line) + "\n").encode())
@@ -158,7 +163,7 @@ class RunFolder:
             raise atomic.write_error(self.metrics, error) from error
 
     def sync_metrics(self) -> int:
-        """Make the log durable; returns its size, which a checkpoint records."""
+        """Flush the log to disk; returns its size, which a checkpoint records."""
         if not self.metrics.exists():
             return 0
         try:
@@ -173,7 +178,7 @@ class RunFolder:
         atomic.write_json(self.path / "results.json", results)
 
     def read_results(self) -> dict[str, Any]:
-        """The content of results.json."""
+        """Return the content of results.json."""
         results: dict[str, Any] = atomic.read_json(self.path / "results.json", lambda v: isinstance(v, dict), "a run folder")
         return results
 
@@ -182,7 +187,7 @@ class RunFolder:
 
     def _make(self) -> None:
         if self.path.exists() and not self.path.is_dir():
-            raise CheckpointError(f"{self.path} is a file; a run needs a folder of its own")
+            raise CheckpointError(f"{self.path} is a file; a run needs a folder")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -193,16 +198,16 @@ class RunFolder:
         atomic.remove_leftovers(self.path)
         atomic.write_json(self.config_path, content)
 
-    def _compare(self, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    def _compare(self, existing: dict[str, Any], requested: dict[str, Any]) -> None:
         try:
-            differences = TrainConfig.from_json(found["train"]).differences(TrainConfig.from_json(wanted["train"]))
+            differences = TrainConfig.from_json(existing["train"]).differences(TrainConfig.from_json(requested["train"]))
         except (KeyError, TypeError, ConfigError) as error:
             raise CheckpointError(
                 f"{self.config_path} is damaged: its training configuration cannot be read ({error})"
             ) from error
-        if json.dumps(found.get("model"), sort_keys=True) != json.dumps(wanted["model"], sort_keys=True):
-            differences.append(f"model: {found.get('model')} -> {wanted['model']}")
-        old, new = (description.get("data") or {} for description in (found, wanted))
+        if json.dumps(existing.get("model"), sort_keys=True) != json.dumps(requested["model"], sort_keys=True):
+            differences.append(f"model: {existing.get('model')} -> {requested['model']}")
+        old, new = (description.get("data") or {} for description in (existing, requested))
         differences += [
             f"data.{key}: {old.get(key)} -> {new.get(key)}"
             for key in ("name", "n_train", "checksums")
@@ -211,5 +216,5 @@ class RunFolder:
         if differences:
             raise ConfigError(
                 f"{self.path} cannot be resumed with another configuration: {'; '.join(differences)}. "
-                "Resume with the values it began with, or train in another folder"
+                "Resume with the original values, or train in another folder"
             )

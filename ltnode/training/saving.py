@@ -1,4 +1,4 @@
-"""``ltnode.save`` and ``ltnode.load``: a trained model as config.json and model.safetensors."""
+"""``ltnode.save`` and ``ltnode.load``: a model as config.json and model.safetensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WEIGHTS = "model.safetensors"
 
 
 def portable_spec(model: Model) -> dict[str, Any] | None:
-    """How to build the model again, as JSON; None for a model of one's own parts."""
+    """Return the description from which the model can be rebuilt, as JSON; None for a model with user-defined parts."""
     if model.spec is None:
         return None
     try:
@@ -31,14 +31,14 @@ def portable_spec(model: Model) -> dict[str, Any] | None:
 
 
 def save(model: Model, path: str | Path) -> Path:
-    """Save a model: weights, posterior, buffers and stored grid, and how to build it again.
+    """Save a model: weights, posterior, buffers and prediction grid, and the description from which it can be rebuilt.
 
     Args:
-        model: Any model; one that is made of your own parts is loaded by ``ltnode.load(path, model=my_model)``.
-        path: A folder; it is made, or an earlier saved model in it is replaced.
+        model: Any model; load one with user-defined parts by ``ltnode.load(path, model=my_model)``.
+        path: A folder, which is created; an earlier saved model in it is replaced.
 
     Raises:
-        CheckpointError: The folder holds a training run or something else, or cannot be written.
+        CheckpointError: The folder holds a training run or other files, or cannot be written.
     """
     folder = Path(path)
     if folder.is_dir() and any(folder.iterdir()):
@@ -60,35 +60,35 @@ def write_weights(model: Model, folder: Path) -> None:
 
 
 def load(path: str | Path, model: Model | None = None, device: str | torch.device = "cpu") -> Model:
-    """The model of a run folder or of a folder written by `save`, in eval mode.
+    """Load the model of a run folder or of a folder written by `save`; it is in eval mode.
 
     Args:
         path: The folder.
-        model: A model made of your own parts, with the same shapes, whose weights are replaced; not needed for models
-            that `ltnode.build` made.
-        device: Where the model goes.
+        model: A model with user-defined parts of the same shapes, whose weights are replaced; not needed for models of
+            `ltnode.build`.
+        device: Device of the model.
 
     Raises:
-        CheckpointError: The folder is missing, foreign, unfinished or damaged, or the weights do not fit the model.
+        CheckpointError: The folder is missing, damaged, incomplete or not from ltnode, or the weights do not fit the model.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder; give a run folder, which holds config.json and {_WEIGHTS}")
+        raise CheckpointError(f"{folder} is not a folder; pass a run folder, which holds config.json and {_WEIGHTS}")
     config: Mapping[str, Any] = read_run_config(folder)
     if not (folder / _WEIGHTS).exists():
         unfinished = (folder / "checkpoints").is_dir() or config["kind"] == "run"
-        hint = "the run is not finished: continue it with resume=True (--resume)" if unfinished else "restore it from a copy"
+        hint = "the run is not finished: continue it with resume=True (--resume)" if unfinished else "restore it from a backup"
         raise CheckpointError(f"{folder / _WEIGHTS} is missing; {hint}")
     tensors = tensor_file.read(folder / _WEIGHTS)
     if model is None:
         if config.get("model") is None:
             raise CheckpointError(
-                f"{folder} holds the weights of a model made of its user's own parts: build it yourself and call "
+                f"{folder} holds the weights of a model with user-defined parts: build the model and call "
                 "ltnode.load(path, model=my_model)"
             )
         try:
             model = build_from_spec(config["model"])
         except (InputError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{folder / 'config.json'} describes no model that can be built: {error}") from error
+            raise CheckpointError(f"the model described by {folder / 'config.json'} cannot be built: {error}") from error
     restore_model(model, tensors, folder / _WEIGHTS)
     return model.to(device).eval()

@@ -1,4 +1,4 @@
-"""How a training run ended, and what to change when it failed."""
+"""How a training run ended, and the remedy if it failed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class RunStatus(StrEnum):
     """State of a run."""
 
     RUNNING = "running"
-    """It is being trained, or was killed: resume it."""
+    """The run is training, or its process was killed."""
     COMPLETE = "complete"
-    """All epochs are done and the model is saved."""
+    """All epochs are complete and the model is saved."""
     INTERRUPTED = "interrupted"
-    """Stopped by Ctrl-C or a termination signal, with a checkpoint where it stopped."""
+    """The run was stopped by Ctrl-C or a termination signal and has a checkpoint of its last step."""
     NON_FINITE = "non_finite"
     """The loss or a parameter became NaN or infinite."""
     SOLVER_FAILED = "solver_failed"
@@ -37,12 +37,12 @@ _REMEDIES = {
     RunStatus.RUNNING: "continue it with resume=True (--resume)",
     RunStatus.COMPLETE: "nothing to do",
     RunStatus.INTERRUPTED: "continue it with resume=True (--resume)",
-    RunStatus.NON_FINITE: "lower lr (and variational_lr), check the scale of inputs and targets, or use precision='fp32'; "
-    "then train anew in another folder",
-    RunStatus.SOLVER_FAILED: "lower lr, loosen the solver's rtol/atol or raise max_steps (model_options.solver), or bound the "
-    "field (normalisation, tanh); then train anew in another folder",
-    RunStatus.PEER_LOST: "look into the log of the other processes (out of memory, killed by the system?), start all of them "
-    "again and continue with resume=True (--resume)",
+    RunStatus.NON_FINITE: "lower lr (and role_lr), check the scale of inputs and targets, or use precision='fp32'; "
+    "then start over in another folder",
+    RunStatus.SOLVER_FAILED: "lower lr, loosen rtol and atol or raise max_steps of the solver (model_options.solver), or bound "
+    "the field (normalisation, tanh); then start over in another folder",
+    RunStatus.PEER_LOST: "check the logs of the other processes (out of memory, killed by the system?), restart all of them "
+    "and continue with resume=True (--resume)",
 }
 
 
@@ -51,8 +51,8 @@ class TrainingError(LTNodeError, RuntimeError):
 
     Attributes:
         status: How it ended.
-        what: What happened, without the remedy.
-        run: The run as far as it got, with its history; None where there is none.
+        what: Description of the failure, without the remedy.
+        run: The incomplete run with its history; None if there is none.
     """
 
     def __init__(self, status: RunStatus, what: str, run: Run | None = None) -> None:

@@ -100,7 +100,8 @@ def make_optimizers(model: Model, config: TrainConfig) -> dict[str, torch.optim.
         else:
             optimizers[phase] = torch.optim.Adam(groups, lr=config.lr)
     for role in (*config.role_lr, *config.role_weight_decay):
-        if role not in seen:
+        # Presets and configurations of earlier versions name the variational role for every model.
+        if role not in {*seen, "variational"}:
             raise ConfigError(unknown_name("parameter role of this model", role, seen))
     return optimizers
 

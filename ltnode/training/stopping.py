@@ -1,4 +1,4 @@
-"""Ctrl-C and termination signals: finish the step, write a checkpoint, then stop."""
+"""Ctrl-C and termination signals: a training finishes its step, writes a checkpoint, and then stops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class StopRequest:
-    """Which signal asked to stop; None while nobody did."""
+    """The signal that requested a stop; None before."""
 
     signal: int | None = None
 

@@ -1,4 +1,4 @@
-"""Named tensors in one safetensors file that knows its own checksum; nothing is ever pickled."""
+"""Named tensors in one safetensors file with a checksum; nothing is ever pickled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY = "ltnode"
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, dtypes, shapes and values."""
+    """Compute the SHA-256 of names, dtypes, shapes and values."""
     total = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -28,15 +28,15 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The file's content: the same bytes for the same tensors, with no time, path or host in it."""
-    # Cloned, because safetensors refuses tensors that share memory (tied weights).
+    """Return the content of the file: the same bytes for the same tensors, without time, path or host."""
+    # The tensors are cloned because safetensors refuses tensors that share memory (tied weights).
     plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    # One metadata key: the order of several would not be fixed.
+    # There is only one metadata key, because the order of several keys would not be deterministic.
     return save(plain, metadata={_KEY: json.dumps({"format": 1, "sha256": digest(plain)}, sort_keys=True)})
 
 
 def from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
-    """The tensors of a file's content.
+    """Return the tensors in the content of a file.
 
     Raises:
         CheckpointError: The content is truncated, altered, or not from ltnode.
@@ -45,21 +45,21 @@ def from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
         tensors = load(content)
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged or no safetensors file ({error}); restore it from a copy") from error
+        raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); restore it from a backup") from error
     note = header.get("__metadata__", {}).get(_KEY)
     if note is None:
         raise CheckpointError(f"{path} was not written by ltnode: its header has no {_KEY!r} entry")
     try:
         expected = json.loads(note)["sha256"]
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged: its header cannot be read ({error}); restore it from a copy") from error
+        raise CheckpointError(f"{path} is damaged: its header cannot be read ({error}); restore it from a backup") from error
     if expected != digest(tensors):
-        raise CheckpointError(f"{path} is damaged: its tensors do not have the checksum of its header; restore it from a copy")
+        raise CheckpointError(f"{path} is damaged: its tensors do not match the checksum in its header; restore it from a backup")
     return tensors
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file; see `from_bytes`."""
+    """Read the tensors of a file; see `from_bytes`."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -101,7 +101,7 @@ def test_version() -> None:
         ((*("train", *TINY), "--preset", "papers"), "Did you mean 'paper'?"),
         ((*("train", *TINY), "--set", "epoch=3"), "Did you mean 'epochs'?"),
         ((*("train", *TINY), "--set", "epochs"), "key=value"),
-        ((*("train", *TINY), "--set", "epochs=0"), "epochs = 0 is impossible"),
+        ((*("train", *TINY), "--set", "epochs=0"), "epochs must be an integer >= 1, not 0"),
         ((*("train", *TINY), "--set", "model_options.widht=3"), "Did you mean 'width'?"),
         ((*("train", *TINY), "--device", "gpu"), "'cpu', 'cuda'"),
         (("train", "--config", "nowhere.toml"), "nowhere.toml"),

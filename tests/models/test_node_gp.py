@@ -386,5 +386,5 @@ def test_learns_mnist(real_data_root: Path):
     eight times their first range, which pushes three quarters of all values into the lowest sixth of the grid. The steps of Adam
     do not depend on the size of a gradient.
     """
-    changes = {"optimizer": "adam", "nesterov": False, "lr": 1e-3, "variational_lr": 0.01}
+    changes = {"optimizer": "adam", "nesterov": False, "lr": 1e-3, "role_lr": {"variational": 0.01}}
     assert mnist_error("node-gp", real_data_root, epochs=6, **changes) < 0.06

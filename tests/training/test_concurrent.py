@@ -107,7 +107,7 @@ def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
     assert status == {3: "complete", 0: "non_finite", 4: "complete"}
 
 
-def test_different_models_and_data_train_side_by_side(tmp_path: Path) -> None:
+def test_different_models_and_data_train_concurrently(tmp_path: Path) -> None:
     """A regression and a classification, with configurations of their own; reference: each alone."""
     x, y = torch.randn(30, 2), torch.arange(30) % 3
     spec = ltnode.InputSpec((2,), "classification", 3)
@@ -139,8 +139,8 @@ def test_a_queue_of_runs_ends_like_each_alone(tmp_path: Path) -> None:
         assert run.results["concurrent_runs"] == 2
 
 
-def test_runs_side_by_side_share_device_and_precision() -> None:
-    with pytest.raises(ConfigError, match="one precision, not cpu bf16, cpu fp32"):
+def test_concurrent_runs_share_device_and_precision() -> None:
+    with pytest.raises(ConfigError, match="the same device and precision, not cpu bf16, cpu fp32"):
         fit_together([Job(TwoPhaseModel(), DATA, config(precision=name)) for name in ("fp32", "bf16")])
 
 
@@ -157,7 +157,7 @@ def test_cuda_gets_more_queues_unless_the_user_chose(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("seeds", [(), (1, 1)])
 def test_seeds_must_differ(seeds: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="different numbers"):
+    with pytest.raises(ConfigError, match="different integers"):
         fit_seeds(lambda seed: TwoPhaseModel(), DATA, config(), seeds)
 
 

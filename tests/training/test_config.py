@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -43,39 +44,85 @@ def test_overrides_are_read_in_the_type_of_their_key():
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("learning_rate=1", "unknown configuration key"),
+        ("learning_rate=1", "unknown configuration key 'learning_rate'. Did you mean 'lr'"),
         ("epoch=3", "Did you mean 'epochs'"),
         ("weight_deacy=3", "Did you mean 'weight_decay'"),
         ("lr", "key=value"),
         ("lr.big=1", "single value"),
         ("lr=fast", "a number"),
-        ("epochs=2.5", "a whole number"),
-        ("epochs=true", "a whole number"),
-        ("epochs=0", "at least 1"),
-        ("batch_size=0", "at least 1"),
+        ("epochs=2.5", "epochs must be an integer, not 2.5"),
+        ("epochs=true", "an integer"),
+        ("epochs=0", "an integer >= 1, not 0"),
+        ("batch_size=0", "an integer >= 1"),
         ("optimizer=lbfgs", "'sgd', 'adam'"),
         ("milestones=[5,3]", "increasing"),
         ("milestones=[0]", "increasing"),
-        ("milestones=4", "list of whole numbers"),
-        ("momentum=1.0", "below 1"),
-        ("lr=-1", "at least 0"),
+        ("milestones=4", "list of integers"),
+        ("momentum=1.0", "a number >= 0 and < 1"),
+        ("lr=-1", "lr must be a finite number >= 0, not -1.0"),
         ("lr=inf", "finite"),
         ("weight_decay=nan", "finite"),
-        ("role_lr.diffusion=-1", "at least 0"),
+        ("role_lr.diffusion=-1", "role_lr.diffusion must be a finite number >= 0"),
         ("role_lr.weights=1", "set lr"),
-        ("role_lr.variational=1", "variational_lr"),
-        ("decay=0", "above 0"),
-        ("validation_fraction=1", "below 1"),
+        ("role_lr.variational=-1", "role_lr.variational must be a finite number >= 0"),
+        ("decay=0", "a number > 0"),
+        ("validation_fraction=1", "< 1"),
         ("precision=fp8", "'fp32', 'tf32', 'bf16'"),
         ("device=tpu", "'cuda:N'"),
-        ("checkpoint_minutes=0", "above 0"),
+        ("checkpoint_minutes=0", "> 0"),
         ("nesterov=true", "sgd"),
-        ("keep_checkpoints=0", "at least 1"),
+        ("keep_checkpoints=0", "an integer >= 1"),
     ],
 )
 def test_an_impossible_setting_is_refused_with_what_is_allowed(setting: str, words: str):
     with pytest.raises(ConfigError, match=words):
         TrainConfig().with_overrides([setting])
+
+
+@pytest.mark.no_typecheck
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("epoch", "epochs"),
+        ("n_epochs", "epochs"),
+        ("batchsize", "batch_size"),
+        ("optimiser", "optimizer"),
+        ("learning_rate", "lr"),
+        ("random_state", "seed"),
+    ],
+)
+def test_an_unknown_key_is_refused_everywhere_with_the_nearest_one(key: str, nearest: str):
+    """The constructor, ``replace``, files and settings: one message."""
+    words = f"unknown configuration key '{key}'. Did you mean '{nearest}'"
+    for attempt in (
+        lambda: TrainConfig(**{key: 3}),
+        lambda: TrainConfig().replace(**{key: 3}),
+        lambda: TrainConfig.from_json({key: 3}),
+        lambda: TrainConfig().with_overrides([f"{key}=3"]),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            attempt()
+
+
+def test_keys_of_earlier_versions_are_understood():
+    """``variational_lr`` is an entry of ``role_lr`` now: a warning in code, silence for files, and None removes it."""
+    expected = TrainConfig(role_lr={"variational": 0.1}, role_weight_decay={"variational": 0.2})
+    with pytest.warns(DeprecationWarning, match="use role_lr"):
+        assert TrainConfig(variational_lr=0.1, variational_weight_decay=0.2) == expected
+    with pytest.warns(DeprecationWarning):
+        assert TrainConfig().replace(variational_lr=0.1, variational_weight_decay=0.2) == expected
+    with pytest.warns(DeprecationWarning):
+        assert TrainConfig().with_overrides(["variational_lr=0.1", "variational_weight_decay=0.2"]) == expected
+    with pytest.warns(DeprecationWarning):
+        assert expected.replace(variational_lr=None, variational_weight_decay=0.0) == TrainConfig()
+    with pytest.warns(DeprecationWarning):
+        assert TrainConfig(variational_lr=None) == TrainConfig()
+    assert expected.with_overrides(["role_lr.variational=none"]).role_lr == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        old = {"variational_lr": 0.1, "variational_weight_decay": 0.2, "role_lr": {}, "role_weight_decay": {}}
+        assert TrainConfig.from_json(old) == expected
+        assert TrainConfig.from_json({"variational_lr": None, "variational_weight_decay": 0.0}) == TrainConfig()
 
 
 @pytest.mark.no_typecheck
@@ -128,12 +175,12 @@ def test_the_paper_presets_are_the_tables_of_the_paper():
             config = train_preset(model, data, "paper")
             assert (config.epochs, config.milestones, config.batch_size) == (epochs, milestones, 256)
             assert (config.optimizer, config.lr, config.momentum, config.nesterov) == ("sgd", 0.1, 0.9, False)
-            assert (config.weight_decay, config.variational_lr) == (decay, 0.01)
-    assert train_preset("lt-node", "mnist", "paper").variational_weight_decay == 0
-    assert train_preset("alt-node", "mnist", "paper").variational_weight_decay == 5e-4
+            assert (config.weight_decay, config.role_options("variational")[0]) == (decay, 0.01)
+    assert train_preset("lt-node", "mnist", "paper").role_options("variational") == (0.01, 0.0)
+    assert train_preset("alt-node", "mnist", "paper").role_options("variational") == (0.01, 5e-4)
     line = train_preset("lt-node", "synthetic", "paper")
     assert (line.epochs, line.batch_size, line.milestones, line.lr) == (3000, None, (1000, 2000), 1e-3)
-    assert (line.weight_decay, line.variational_lr, line.variational_weight_decay) == (1e-4, 1e-3, 0)
+    assert line.weight_decay == 1e-4 and line.role_options("variational") == (1e-3, 0.0)
 
 
 def test_presets_know_their_names_and_reject_others():

@@ -35,7 +35,8 @@ def test_every_model_learns_the_gap_data(name: str):
 def test_one_step_is_sgd_with_the_rates_of_each_role():
     """Reference: the model's own loss at the same end-times, and w - lr (grad + wd w) by hand; same arithmetic, so 1e-7."""
     data = tiny_data(16)
-    config = tiny_config(epochs=1, momentum=0.0, lr=0.1, weight_decay=0.01, variational_lr=0.5, variational_weight_decay=0.02)
+    roles = {"role_lr": {"variational": 0.5}, "role_weight_decay": {"variational": 0.02}}
+    config = tiny_config(epochs=1, momentum=0.0, lr=0.1, weight_decay=0.01, **roles)
     model = tiny_model()
     before = copy.deepcopy(model)
     times = before.training_times(16, config.seed, 0, torch.arange(16))
@@ -47,6 +48,15 @@ def test_one_step_is_sgd_with_the_rates_of_each_role():
         for p in before.parameter_roles()[role]:
             expected = p - lr * (p.grad + decay * p)
             torch.testing.assert_close(learnt[names[id(p)]], expected, rtol=0, atol=1e-7)
+
+
+def test_a_run_is_shown_in_one_line(tmp_path):
+    """Model, status, steps and folder; a page of numbers would hide them."""
+    run = ltnode.fit(tiny_model("node"), tiny_data(), tiny_config(epochs=1, model="node"), out=tmp_path / "run")
+    assert repr(run) == f"Run(node, complete, 3 of 3 steps, {tmp_path / 'run'})"
+    assert repr(ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(epochs=1))) == (
+        "Run(TwoPhaseModel, complete, 3 of 3 steps, no folder)"
+    )
 
 
 def test_all_phases_and_hooks_are_called_in_order():
@@ -68,7 +78,7 @@ def test_a_phase_moves_its_own_parameters_only():
 
 
 def test_milestones_change_every_learning_rate():
-    run = ltnode.fit(tiny_model(), tiny_data(), tiny_config(variational_lr=0.01, log_every=3))
+    run = ltnode.fit(tiny_model(), tiny_data(), tiny_config(role_lr={"variational": 0.01}, log_every=3))
     rates = [(line["lr"]["main.weights"], line["lr"]["main.variational"]) for line in run.history]
     expected = [(0.005, 0.01)] * 4 + [(0.005 * 0.1, 0.01 * 0.1)] * 4
     assert np.allclose(rates, expected, rtol=1e-12)
@@ -285,7 +295,7 @@ def test_data_and_model_must_fit():
         ltnode.fit(tiny_model(), (torch.tensor([[math.nan]] * 4), torch.zeros(4)), tiny_config())
     with pytest.raises(InputError, match="pair"):
         ltnode.fit(tiny_model(), torch.zeros(4, 1), tiny_config())
-    with pytest.raises(InputError, match="drop_last leaves nothing"):
+    with pytest.raises(InputError, match="batch_size must be <= .* with drop_last"):
         ltnode.fit(tiny_model(), tiny_data(8), tiny_config(drop_last=True))
 
 
@@ -298,7 +308,7 @@ def test_a_configuration_for_something_else_is_refused():
         ltnode.fit(tiny_model("lt-node"), tiny_data(), tiny_config(model="node"))
     with pytest.raises(ConfigError, match="Did you mean 'diffusion'"):
         ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(role_lr={"difusion": 0.1}))
-    with pytest.raises(ConfigError, match="needs out"):
+    with pytest.raises(ConfigError, match="requires out"):
         ltnode.fit(tiny_model(), tiny_data(), tiny_config(), resume=True)
     frozen = tiny_model("node").requires_grad_(False)
     with pytest.raises(ConfigError, match="nothing to learn"):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
-from ltnode.evaluation.progress import progress_bar
+from ltnode.progress import progress_bar
 from ltnode.trained import TrainedModel, calibration_examples, choose_operating_point
 from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES
 

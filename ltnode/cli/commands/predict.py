@@ -17,7 +17,7 @@ import typer
 from ltnode import files as atomic
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
-from ltnode.evaluation.progress import progress_bar
+from ltnode.progress import progress_bar
 from ltnode.trained import OperatingPoint, PredictionRow, TrainedModel, read_input
 from ltnode.trained.inputs import Batch, find_files
 

@@ -1,0 +1,306 @@
+"""The training loop of one run, from the first step or from where the run stopped."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ltnode.counter_rng import hash_counters
+from ltnode.data import Dataset
+from ltnode.errors import CheckpointError
+from ltnode.models import Model
+from ltnode.ode import SolverError
+from ltnode.progress import progress_bar
+from ltnode.training import checkpoint, saving, tensor_file
+from ltnode.training.batches import TrainingData
+from ltnode.training.config import TrainConfig
+from ltnode.training.distributed import Workers
+from ltnode.training.metrics_log import MetricsLog
+from ltnode.training.provenance import provenance
+from ltnode.training.run import Run, RunFolder
+from ltnode.training.status import RunStatus, TrainingError
+from ltnode.training.step import make_optimizers, make_step, set_learning_rates
+from ltnode.training.stopping import stop_requests
+from ltnode.training.tensorboard import tensorboard
+from ltnode.training.validation import observing, validate
+
+_LOG = logging.getLogger("ltnode")
+_DESCRIBED = 256
+"""Number of training inputs on which a line of the log describes the model."""
+_FINISHING = 2048
+"""Number of training inputs on which the prediction grid is fitted."""
+
+OnLog = Callable[[Mapping[str, Any]], None]
+
+
+class Training:
+    """One training and its progress. `run` trains to the end, `steps` one step at a time.
+
+    Args:
+        model: The model.
+        dataset: The data.
+        config: The configuration.
+        device: Device of the training.
+        workers: The processes that share every batch.
+        out: The run folder; None writes nothing.
+        on_log: Called with every line of the log.
+        concurrent_runs: Number of trainings of this process that take turns, and thereby share the wall time.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dataset: Dataset,
+        config: TrainConfig,
+        device: torch.device,
+        workers: Workers,
+        out: Path | None,
+        on_log: OnLog | None,
+        concurrent_runs: int = 1,
+    ) -> None:
+        self.model, self.config, self.device, self.workers, self.on_log = model, config, device, workers, on_log
+        self.concurrent_runs = concurrent_runs
+        self.data = TrainingData.of(dataset, model, config, device)
+        model.to(device).train()
+        workers.same_start(model)
+        self.optimizers = make_optimizers(model, config)
+        example, _ = self.data.evaluation_inputs(self.data.train, 1)
+        n_data = len(self.data.train)
+        self.step_function = make_step(
+            model, self.optimizers, config, n_data, workers=workers, example=example, concurrent_runs=concurrent_runs
+        )
+        self.folder = None if out is None else RunFolder(out)
+        self.result = Run(model, config, out)
+        self.log = MetricsLog(device)
+        self.steps_done = 0
+        self.seconds_before = 0.0
+        self.began = self.saved_at = time.monotonic()
+        self.saved_step = -1
+
+    @property
+    def total_steps(self) -> int:
+        """Number of steps of the whole training."""
+        return self.config.epochs * self.data.steps_per_epoch
+
+    @property
+    def seconds(self) -> float:
+        """Wall time so far, including earlier processes of a resumed run."""
+        return self.seconds_before + time.monotonic() - self.began
+
+    def run(self, resume: bool) -> Run:
+        """Start or continue, train, finish, and record the result; SIGINT and SIGTERM stop the training between two steps."""
+        with (
+            stop_requests(enabled=self.workers.world == 1) as stop,
+            progress_bar("training", self.total_steps, "steps", self.workers.is_writer) as report,
+            closing(self.steps(resume, lambda: stop.signal is not None)) as losses,
+        ):
+            for loss in losses:
+                report.completed(self.steps_done, "" if loss is None else f"loss {loss:.4g}")
+        if stop.signal is not None:
+            signal.raise_signal(stop.signal)  # the run is saved, so the signal may now have its usual effect
+        return self.result
+
+    def steps(self, resume: bool, stopped: Callable[[], bool]) -> Generator[float | None]:
+        """Train, and yield after every step: the loss if a line of the log was written, else None.
+
+        The caller may do other work between two steps if it restores the random state of torch.
+
+        Args:
+            resume: Continue the run in the folder.
+            stopped: Called before every step; once it returns True, the state is saved and the training stops.
+        """
+        torch.manual_seed(hash_counters(self.config.seed, self.workers.rank) >> 1)
+        self.began = self.saved_at = time.monotonic()
+        with ExitStack() as stack:
+            if self.folder is not None and self.workers.is_writer:
+                stack.enter_context(self.folder.locked())
+            if self.folder is not None and self._open(self.folder, resume):
+                return
+            try:
+                yield from self._train(stopped)
+                if self.steps_done < self.total_steps:
+                    self._save()
+                    self.model.eval()
+                    self._end(RunStatus.INTERRUPTED, f"stopped at step {self.steps_done} of {self.total_steps}")
+                else:
+                    self._finish()
+            except TrainingError as error:
+                error.run = self.result
+                self._end(error.status, str(error))
+                raise
+
+    def release(self) -> None:
+        """Free what only further steps would need, such as captured graphs."""
+        del self.step_function
+
+    # -- starting ------------------------------------------------------------------------------------------------------------
+
+    def _open(self, folder: RunFolder, resume: bool) -> bool:
+        """Start or continue the run in a folder; returns True if it is already complete."""
+        description = {"model": saving.portable_spec(self.model), "data": self.data.describe()}
+        latest, complete = self.workers.agree(
+            lambda: (folder.open(description, self.config, resume), folder.status() is RunStatus.COMPLETE)
+        )
+        if complete and self._load_complete(folder):
+            return True
+        if latest is not None:
+            self._restore(folder, latest)
+            return False
+        if resume:
+            _LOG.info("%s holds no checkpoint: training starts at step 0", folder.path)
+        if self.workers.is_writer:
+            folder.truncate_metrics(0)
+        return False
+
+    def _load_complete(self, folder: RunFolder) -> bool:
+        try:
+            weights = tensor_file.read(folder.path / "model.safetensors")
+        except CheckpointError as error:
+            _LOG.warning("%s: the model cannot be read and is rebuilt from the last checkpoint: %s", folder.path, error)
+            return False
+        checkpoint.restore_model(self.model, weights, folder.path)
+        self.model.eval()
+        self.result.results = folder.read_results()
+        self.result.history = folder.read_metrics()
+        self.result.status = RunStatus.COMPLETE
+        _LOG.info("%s: the run is already complete", folder.path)
+        return True
+
+    def _restore(self, folder: RunFolder, latest: checkpoint.Checkpoint) -> None:
+        checkpoint.restore_training(self.model, self.optimizers, latest, folder.checkpoints)
+        self.model.load_solver_state(latest.state["solver"])
+        self.steps_done = self.saved_step = latest.step
+        if self.workers.is_writer:
+            checkpoint.restore_generators(latest.tensors)
+            self.result.history = folder.truncate_metrics(latest.state["metrics_bytes"])
+        else:
+            torch.manual_seed(hash_counters(self.config.seed, self.workers.rank, latest.step) >> 1)
+        self.log.load_state(latest.state["log"])
+        self.seconds_before = latest.state["seconds"]
+        epoch, position = divmod(self.steps_done, self.data.steps_per_epoch)
+        _LOG.info("%s: resumed from step %d (epoch %d, batch %d)", folder.path, self.steps_done, epoch, position)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------------
+
+    def _train(self, stopped: Callable[[], bool]) -> Generator[float | None]:
+        config, data, workers = self.config, self.data, self.workers
+        first_epoch, done = divmod(self.steps_done, data.steps_per_epoch)
+        events = self.folder.path / "tensorboard" if self.folder and config.tensorboard and workers.is_writer else None
+        with tensorboard(events, self.steps_done) as write_events:
+            for epoch in range(first_epoch, config.epochs):
+                set_learning_rates(self.optimizers, config.lr_factor(epoch))
+                for batch in data.batches(epoch, done, workers.rank, workers.world):
+                    if stopped():
+                        return
+                    parts = self.step_function(batch)
+                    self.steps_done += 1
+                    self.log.add(parts, batch.n_examples or len(batch.indices), self.model.solve_stats)
+                    loss = None
+                    if self._log_is_due():
+                        line = self._write_line(epoch)
+                        write_events(line)
+                        loss = line["loss"]
+                    if self._checkpoint_is_due():
+                        self._save()
+                    yield loss
+                done = 0
+        self._save()
+
+    def _log_is_due(self) -> bool:
+        return self.steps_done % self.config.log_every == 0 or self.steps_done == self.total_steps or self._validation_is_due()
+
+    def _validation_is_due(self) -> bool:
+        """Whether an epoch has ended and the last validation is at least ``log_every`` steps ago."""
+        epochs, position = divmod(self.steps_done, self.data.steps_per_epoch)
+        if self.data.validation is None or position:
+            return False
+        every = -(-self.config.log_every // self.data.steps_per_epoch)
+        return epochs % every == 0 or self.steps_done == self.total_steps
+
+    def _write_line(self, epoch: int) -> dict[str, Any]:
+        if not self.log.is_finite():
+            raise TrainingError(RunStatus.NON_FINITE, f"the loss became NaN or infinite before step {self.steps_done}")
+        line: dict[str, Any] = {"step": self.steps_done, "epoch": epoch, **self.log.take()}
+        line["lr"] = {f"{phase}.{g['role']}": g["lr"] for phase, o in self.optimizers.items() for g in o.param_groups}
+        x, _ = self.data.evaluation_inputs(self.data.train, _DESCRIBED)
+        with observing(self.model, self.device):
+            line["learnt"] = self.model.describe(x)
+        line |= self.step_function.counts()
+        if self._validation_is_due() and self.workers.is_writer:
+            with observing(self.model, self.device):
+                line["validation"] = validate(self.model, self.data)
+        self.result.history.append(line)
+        if self.folder is not None and self.workers.is_writer:
+            self.folder.append_metrics(line)
+        if self.on_log is not None:
+            self.on_log(line)
+        self.log.restart_clock()
+        return line
+
+    def _checkpoint_is_due(self) -> bool:
+        if self.folder is None or not self.workers.is_writer:
+            return False
+        epochs, position = divmod(self.steps_done, self.data.steps_per_epoch)
+        every, minutes = self.config.checkpoint_epochs, self.config.checkpoint_minutes
+        return (every is not None and position == 0 and epochs % every == 0) or (
+            minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
+        )
+
+    def _save(self) -> None:
+        """Write a checkpoint of the current state, unless it exists already.
+
+        Raises:
+            TrainingError: A parameter or the loss is not finite.
+        """
+        if self.folder is None or not self.workers.is_writer or self.steps_done == self.saved_step:
+            return
+        if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()) or not self.log.is_finite():
+            raise TrainingError(RunStatus.NON_FINITE, f"a parameter became NaN or infinite before step {self.steps_done}")
+        epoch, position = divmod(self.steps_done, self.data.steps_per_epoch)
+        state = {
+            "epoch": epoch,
+            "position": position,
+            "metrics_bytes": self.folder.sync_metrics(),
+            "log": self.log.state(),
+            "solver": self.model.solver_state(),
+            "seconds": self.seconds,
+        }
+        tensors = checkpoint.training_tensors(self.model, self.optimizers)
+        reached = checkpoint.Checkpoint(self.steps_done, tensors, state)
+        checkpoint.write(self.folder.checkpoints, reached, self.config.keep_checkpoints)
+        self.saved_at, self.saved_step = time.monotonic(), self.steps_done
+
+    # -- ending --------------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Fit what predictions need besides weights, save the model, and record the result."""
+        x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
+        self.model.eval()
+        try:
+            self.model.finish_training(x, y)
+        except SolverError as error:
+            raise TrainingError(RunStatus.SOLVER_FAILED, f"fitting the prediction grid after the last step: {error}") from error
+        if self.folder is not None and self.workers.is_writer:
+            saving.write_weights(self.model, self.folder.path)
+        self._end(RunStatus.COMPLETE)
+
+    def _end(self, status: RunStatus, message: str | None = None) -> None:
+        self.result.status = status
+        self.result.results = {
+            "status": status.value,
+            "message": message,
+            "steps": self.steps_done,
+            "total_steps": self.total_steps,
+            "concurrent_runs": self.concurrent_runs,
+            "last": self.result.history[-1] if self.result.history else None,
+            "provenance": provenance(self.config, self.data.describe(), self.device, self.seconds),
+        }
+        if self.folder is not None and self.workers.is_writer:
+            self.folder.write_results(self.result.results)

@@ -1,0 +1,36 @@
+"""Numbers about a model in training that leave the training unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ltnode import metrics
+from ltnode.models import Model
+from ltnode.training.batches import TrainingData
+
+_BATCH = 1024
+
+
+@contextmanager
+def observing(model: Model, device: torch.device) -> Iterator[None]:
+    """Put the model into eval mode inside the block; afterwards it is in train mode, with the random state of before."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train()
+
+
+def validate(model: Model, data: TrainingData) -> dict[str, float]:
+    """Evaluate the model on the held-out examples."""
+    assert data.validation is not None
+    x, y = data.evaluation_inputs(data.validation)
+    predictions = [model.predict(part) for part in torch.split(x, _BATCH)]
+    if model.task == "classification":
+        probs = torch.cat([p.probs for p in predictions])
+        return {"error": metrics.error(probs, y), "log_likelihood": metrics.log_likelihood(probs, y)}
+    return {"rmse": metrics.rmse(torch.cat([p.mean for p in predictions]), y.to(x.dtype))}
