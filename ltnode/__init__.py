@@ -20,7 +20,8 @@ from ltnode.endtime import (
     gamma_kl,
 )
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
-from ltnode.evaluation import ResultRow, evaluate
+from ltnode.evaluation import ResultRow as _ResultRow
+from ltnode.evaluation import evaluate
 from ltnode.export import export_model
 from ltnode.fitting import fit, fit_seeds
 from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
@@ -81,7 +82,7 @@ __all__ = [
 _NEEDS_SKLEARN = ("LTNodeClassifier", "LTNodeRegressor")
 _RENAMED: dict[str, tuple[str, Any]] = {
     "KeptGrid": ("ltnode.TrainingGrid", TrainingGrid),
-    "ResultRow": ("ltnode.evaluation.ResultRow", ResultRow),
+    "ResultRow": ("ltnode.evaluation.ResultRow", _ResultRow),
 }
 
 
