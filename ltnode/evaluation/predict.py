@@ -51,7 +51,7 @@ class ClassPredictions:
     def of(cls, parts: Sequence[Prediction], cost: Cost) -> ClassPredictions:
         """Collect the quantities batch by batch: the outputs of all members at once would need much memory."""
         exact = [part.to(torch.float64) for part in parts]
-        return cls(*(torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS), cost)
+        return cls(cost=cost, **{name: torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS})
 
     def __len__(self) -> int:
         return self.probs.shape[0]
