@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,8 @@ from paper.reproduce.one_dimensional.measure import measure
 from paper.reproduce.one_dimensional.variants import ITERATIONS, POINTS, Variant
 from paper.reproduce.records import shortened, write_result
 
-OnLog = Callable[[Mapping[str, Any]], None]
 
-
-def reproduce(
-    variant: Variant, seed: int, out: Path, runs: Path, iterations: int = ITERATIONS, on_log: OnLog | None = None
-) -> dict[str, Any]:
+def reproduce(variant: Variant, seed: int, out: Path, runs: Path, iterations: int = ITERATIONS) -> dict[str, Any]:
     """Train one model, or continue its training, measure it, and write the result as JSON.
 
     An interrupted run continues from its last checkpoint and ends with the same bits; a finished one is only measured.
@@ -28,12 +23,11 @@ def reproduce(
         out: Folder of the results.
         runs: Folder of the run folders.
         iterations: Training steps; the paper makes 3,000.
-        on_log: Function that is called with every line of the training log.
     """
     data = gap_data(POINTS)
     stem = result_name(variant.name, seed, iterations)
     config = variant.config(seed, iterations)
-    run = fit(variant.build(seed), data, config, runs / stem, resume=True, on_log=on_log)
+    run = fit(variant.build(seed), data, config, runs / stem, resume=True)
     result = {
         "experiment": "synthetic",
         "variant": variant.name,

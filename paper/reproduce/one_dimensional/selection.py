@@ -21,7 +21,7 @@ from ltnode.data import gap_data
 from ltnode.endtime import GammaTime
 from ltnode.models import LatentTimeODE, build
 from ltnode.training import fit
-from paper.reproduce.one_dimensional.experiment import OnLog, result_name
+from paper.reproduce.one_dimensional.experiment import result_name
 from paper.reproduce.one_dimensional.measure import batch_statistics_outputs
 from paper.reproduce.one_dimensional.variants import ITERATIONS, POINTS, VARIANTS
 from paper.reproduce.records import write_result
@@ -35,9 +35,7 @@ def selection_name(time: float, seed: int, iterations: int) -> str:
     return result_name(f"t{time:g}", seed, iterations, experiment="selection")
 
 
-def reproduce_time(
-    time: float, seed: int, out: Path, runs: Path, iterations: int = ITERATIONS, on_log: OnLog | None = None
-) -> dict[str, Any]:
+def reproduce_time(time: float, seed: int, out: Path, runs: Path, iterations: int = ITERATIONS) -> dict[str, Any]:
     """Train a NODE at one end-time, or continue its training, measure its validation error, and write the result as JSON.
 
     Args:
@@ -46,14 +44,13 @@ def reproduce_time(
         out: Folder of the results.
         runs: Folder of the run folders.
         iterations: Training steps; the paper makes 3,000.
-        on_log: Function that is called with every line of the training log.
     """
     data = gap_data(POINTS)
     model = build("node", "synthetic", "paper", seed=seed, end_time={"t": time})
     config = VARIANTS["node"].config(seed, iterations)
     config = config.replace(validation_fraction=_VALIDATION, model_options={"end_time": {"t": time}})
     stem = selection_name(time, seed, iterations)
-    run = fit(model, data, config, runs / stem, resume=True, on_log=on_log)
+    run = fit(model, data, config, runs / stem, resume=True)
     assert isinstance(run.model, LatentTimeODE)
     _, held_out = data.with_validation(_VALIDATION, seed=seed)
     batch = batch_statistics_outputs(run.model, held_out.x, torch.tensor([time]))[0, :, 0]
