@@ -21,9 +21,8 @@ from ltnode.data import gap_data
 from ltnode.endtime import GammaTime
 from ltnode.models import LatentTimeODE, build
 from ltnode.training import fit
-from paper.reproduce.one_dimensional.experiment import result_name
+from paper.reproduce.one_dimensional.experiment import ITERATIONS, POINTS, VARIANTS, result_name
 from paper.reproduce.one_dimensional.measure import batch_statistics_outputs
-from paper.reproduce.one_dimensional.variants import ITERATIONS, POINTS, VARIANTS
 from paper.reproduce.records import write_result
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 3.0)
@@ -87,7 +86,6 @@ class Selection:
         support: Whether they support it.
         best_time: End-time with the lowest validation error.
         indistinguishable: End-times whose error is within two standard errors of the lowest.
-        posterior_mean: E[T] under q.
         posterior_mass: Probability under q of the times that are nearest to each trained end-time.
         favoured: Trained end-time with the largest posterior mass.
     """
@@ -95,7 +93,6 @@ class Selection:
     support: Support
     best_time: float
     indistinguishable: tuple[float, ...]
-    posterior_mean: float
     posterior_mass: tuple[float, ...]
     favoured: float
 
@@ -142,4 +139,4 @@ def compare(results: Sequence[Mapping[str, Any]], alpha: float, beta: float) -> 
     mass = tuple(a - b for a, b in itertools.pairwise(tails))
     favoured = times[max(range(len(times)), key=mass.__getitem__)]
     support = Support.UNDECIDED if len(good) == len(times) else Support.SUPPORTED if favoured in good else Support.NOT_SUPPORTED
-    return Selection(support, times[best], good, alpha / beta, mass, favoured)
+    return Selection(support, times[best], good, mass, favoured)

@@ -33,7 +33,7 @@ def results_block(results: Sequence[ImageResult], published: PaperValues, judged
                 [
                     data_title(data),
                     variant.title,
-                    MISSING if printed is None else f"{printed.mean:.3f} ± {printed.std:.3f}",
+                    MISSING if printed is None else printed.text,
                     *(_number(error, 4), _number(likelihood, 3), _number(ece, 3), _number(auroc, 1, 100.0)),
                     MISSING if error is None else str(error.seeds),
                 ]

@@ -95,7 +95,7 @@ def _reader(result: ImageResult | None) -> Callable[..., float | None]:
 def _paper_error(cell: Cell, published: PaperValues) -> str:
     """The paper's error; empty for the default preset, whose posterior is not the paper's."""
     printed = published.error(cell.data, cell.model) if cell.preset == "paper" else None
-    return "" if printed is None else f"{printed.mean:.3f} ± {printed.std:.3f}"
+    return "" if printed is None else printed.text
 
 
 def _measurements(entry: Entry, paper_error: str) -> str:
