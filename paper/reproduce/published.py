@@ -13,6 +13,11 @@ class Printed(NamedTuple):
     mean: float
     std: float
 
+    @property
+    def text(self) -> str:
+        """Mean ± standard deviation."""
+        return f"{self.mean:.3f} ± {self.std:.3f}"
+
 
 class PaperValues(Published):
     """The content of ``paper/published.toml``; every look-up returns None if the paper prints nothing."""

@@ -20,14 +20,7 @@ def write_result(out: Path, stem: str, result: Mapping[str, Any]) -> Path:
 
 
 def read_results(out: Path, stems: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read results by name.
-
-    Args:
-        out: Folder of the results.
-        stems: Names of the files without suffix.
-
-    Returns:
-        The results that exist, and the names of those that do not.
+    """Read results by name; returns those that exist, and the names of those that do not.
 
     Raises:
         DataError: A file is damaged.

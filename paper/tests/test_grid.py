@@ -105,7 +105,7 @@ GOOD = 'data = "mnist"\nmodel = "node"\n\n[[runs]]\npreset = "paper"\nseeds = [0
         (GOOD.replace("[0]", "[0, 0]"), "twice"),
         (GOOD + 'variant = "x"\n', "needs changes"),
         (GOOD + "train.lr = 0.2\n", "needs a variant"),
-        (GOOD + 'variant = "A b"\ntrain.lr = 0.2\n', "is impossible"),
+        (GOOD + 'variant = "A b"\ntrain.lr = 0.2\n', "variant must consist of"),
         (GOOD + 'variant = "x"\ntrain.lrr = 0.2\n', "Did you mean 'lr'"),
         (GOOD + "\n[train]\nepochs = 0\n", "an integer >= 1"),
         (GOOD.partition("[[")[0], "has no runs"),

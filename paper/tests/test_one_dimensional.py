@@ -21,7 +21,7 @@ from ltnode.models import LatentTimeODE
 from ltnode.report.gap import in_gap
 from paper.reproduce.claims import one_dimensional as claims
 from paper.reproduce.folder import CLONE
-from paper.reproduce.one_dimensional import experiment, figures, measure, selection, table, variants
+from paper.reproduce.one_dimensional import experiment, figures, measure, selection, table
 from paper.reproduce.one_dimensional.selection import Support
 from paper.reproduce.records import read_results
 
@@ -39,24 +39,24 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_paper_s_networks_and_schedule() -> None:
     """Parameter counts of the described networks, and the published schedule, whatever the presets become."""
     counts = {}
-    ours = {name: variant for name, variant in variants.VARIANTS.items() if name not in ("sde-net", "node-gp")}
+    ours = {name: variant for name, variant in experiment.VARIANTS.items() if name not in ("sde-net", "node-gp")}
     for name, variant in ours.items():
         model = variant.build(0)
         parts = (model.stem, model.field, model.head, model.end_time)
         counts[name] = sum(p.numel() for part in parts for p in part.parameters())
-        config = variant.config(0, variants.ITERATIONS)
+        config = variant.config(0, experiment.ITERATIONS)
         assert (config.optimizer, config.lr, config.momentum, config.batch_size) == ("sgd", 1e-3, 0.9, None)
         assert (config.epochs, config.milestones, config.decay) == (3000, (1000, 2000), 0.1)
         assert not model.end_time.learnable or not model.end_time.truncate
     assert counts == {"lt-node": 69_953, "alt-node": 72_903, "uni-node": 69_951, "node": 69_951, "lt-node-prior-1-0.01": 69_953}
-    assert variants.VARIANTS["lt-node-prior-1-0.01"].build(0).end_time.prior.tolist() == pytest.approx([1, 0.01])
-    assert variants.POINTS == 1500
+    assert experiment.VARIANTS["lt-node-prior-1-0.01"].build(0).end_time.prior.tolist() == pytest.approx([1, 0.01])
+    assert experiment.POINTS == 1500
 
 
-def interrupting(variant: variants.Variant, after: int) -> variants.Variant:
+def interrupting(variant: experiment.Variant, after: int) -> experiment.Variant:
     """The variant, but its training gets a SIGINT after some steps."""
 
-    class Interrupting(variants.Variant):
+    class Interrupting(experiment.Variant):
         def build(self, seed: int) -> LatentTimeODE:
             model = super().build(seed)
             steps = iter(range(1, 1_000_000))
@@ -78,7 +78,7 @@ def test_an_interrupted_reproduction_ends_bit_identical(
     name: str, small: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Stopped after 3 of 6 steps and run again: the log says from where, and weights and results are those of one go."""
-    variant = variants.VARIANTS[name]
+    variant = experiment.VARIANTS[name]
     whole = experiment.reproduce(variant, 0, tmp_path / "a", tmp_path / "runs-a", iterations=6)
     with pytest.raises(KeyboardInterrupt):
         experiment.reproduce(interrupting(variant, 3), 0, tmp_path / "b", tmp_path / "runs-b", iterations=6)
@@ -97,7 +97,7 @@ def test_an_interrupted_reproduction_ends_bit_identical(
 
 def test_what_is_measured(small: None) -> None:
     """Entropy, fit and spread recomputed from single predictions; the model's BatchNorm buffers are left as they were."""
-    model, data = variants.VARIANTS["lt-node"].build(1).eval(), gap_data(40)
+    model, data = experiment.VARIANTS["lt-node"].build(1).eval(), gap_data(40)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = measure.measure(model, data)
     after = model.state_dict()
@@ -114,13 +114,13 @@ def test_what_is_measured(small: None) -> None:
     assert found["posterior"]["alpha"] == 1
     assert len(found["fit"]["times"]) == len(found["fit"]["train"]["rmse_of_members"]) == 10
     assert found["fit"]["eval"]["rmse"] != found["fit"]["train"]["rmse"]
-    assert measure.measure(variants.VARIANTS["node"].build(0).eval(), data)["entropy"]["model"] is None
+    assert measure.measure(experiment.VARIANTS["node"].build(0).eval(), data)["entropy"]["model"] is None
 
 
 @pytest.mark.parametrize("name", ["sde-net", "node-gp"])
 def test_baselines_are_measured_by_the_same_quantities(name: str) -> None:
     """An untrained SDE-Net and NODE-GP: entropy and fit recomputed from their own predictions, no posterior over T."""
-    variant = variants.VARIANTS[name]
+    variant = experiment.VARIANTS[name]
     model, data = variant.build(0).eval(), gap_data(40)
     found = measure.measure(model, data)
     grid = gap_grid()

@@ -17,7 +17,7 @@ from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.grid import Cell, load_grid, select
 from paper.reproduce.images.results import ImageResult, read_results
 from paper.reproduce.images.zoo import read_zoo
-from paper.reproduce.one_dimensional import variants
+from paper.reproduce.one_dimensional import experiment
 from paper.reproduce.pages.claims import claims_page
 from paper.reproduce.pages.readme import results_block, with_results
 from paper.reproduce.pages.remarks import Remarks
@@ -111,7 +111,7 @@ def test_every_command_selects_something(claims: list[JudgedClaim], grid: list[C
         if words[2] == "images":
             assert select(grid, **lists)
         elif words[2] == "synthetic":
-            assert variants.chosen(lists["models"])
+            assert experiment.chosen(lists["models"])
         else:
             assert words[2] in ("claims", "motivating")
 

@@ -10,7 +10,8 @@ import pytest
 from ltnode.data import load as load_data
 from ltnode.errors import DataError
 from ltnode.training import Run, TrainConfig, load
-from paper.reproduce.images.cells import Places, small_part
+from paper.reproduce.images.cells import Places
+from paper.reproduce.images.evaluation import small_part
 from paper.reproduce.images.grid import Cell, load_grid, select
 from paper.reproduce.images.results import read_result
 from paper.reproduce.images.zoo import add_runs, read_zoo, zoo_name

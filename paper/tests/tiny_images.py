@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ltnode.data import Dataset
-from paper.reproduce.images import cells as images
+from paper.reproduce.images import cells, evaluation
 
 PARTNERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 TRAIN = (
@@ -42,6 +42,7 @@ def tiny_paper(folder: Path, models: tuple[str, ...] = ("node", "lt-node")) -> P
 
 @pytest.fixture
 def tiny_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The image experiments load the tiny sets."""
-    monkeypatch.setattr(images, "load_data", tiny_set)
-    monkeypatch.setattr(images, "SMALL_PART", 8)
+    """Let the image experiments load the tiny sets."""
+    for module in (cells, evaluation):
+        monkeypatch.setattr(module, "load_data", tiny_set)
+    monkeypatch.setattr(evaluation, "SMALL_PART", 8)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paper.reproduce.claims.cost import cost_claims
 from paper.reproduce.claims.foreign import detection_claims, entropy_claims, rejection_claims
-from paper.reproduce.claims.generalisation import error_claims, parameter_claims
+from paper.reproduce.claims.generalisation import cost_claims, error_claims, parameter_claims
 from paper.reproduce.claims.motivating import motivating_claims
 from paper.reproduce.claims.numbers import ImageNumbers
 from paper.reproduce.claims.one_dimensional import OneDimensionalResults, one_dimensional_claims
@@ -19,7 +18,7 @@ from paper.reproduce.claims.variants import precision_claims, selection_claims, 
 from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.images.results import ImageResult
 from paper.reproduce.motivating.tasks import STEPS
-from paper.reproduce.one_dimensional.variants import ITERATIONS, has_full_length
+from paper.reproduce.one_dimensional.experiment import ITERATIONS, has_full_length
 from paper.reproduce.published import PaperValues
 from paper.reproduce.records import read_results
 

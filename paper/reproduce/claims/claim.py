@@ -46,12 +46,7 @@ class Section(Enum):
 
 @dataclass(frozen=True)
 class Near:
-    """Each number is close to the one that the paper prints.
-
-    Attributes:
-        printed: The paper's values, by the name of the number.
-        tolerance: Largest difference that always counts as close.
-    """
+    """Each number, by name, differs from the printed one by at most a tolerance or two standard deviations."""
 
     printed: Mapping[str, Printed]
     tolerance: float
@@ -76,56 +71,35 @@ class Best:
 
 @dataclass(frozen=True)
 class NotBest:
-    """The opposite of `Best`: at least one other number is as good or better.
-
-    Attributes:
-        best: The statement that must not hold.
-    """
+    """At least one other number is as good or better: the opposite of `Best`."""
 
     best: Best
 
 
 @dataclass(frozen=True)
 class Close:
-    """All numbers are close to each other.
-
-    Attributes:
-        bound: Largest difference of two means that counts as close.
-    """
+    """The means of all numbers differ by at most a bound."""
 
     bound: float
 
 
 @dataclass(frozen=True)
 class MostVariable:
-    """One number varies most over seeds.
-
-    Attributes:
-        name: Name of that number.
-    """
+    """The number with this name varies most over seeds."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class AtMost:
-    """The mean of every number is at most a bound.
-
-    Attributes:
-        bound: The bound.
-    """
+    """The mean of every number is at most a bound."""
 
     bound: float
 
 
 @dataclass(frozen=True)
 class NoWorse:
-    """The best of some numbers is no worse than the best of the others; smaller numbers are better.
-
-    Attributes:
-        names: Names of these numbers.
-        tolerance: Difference that does not count.
-    """
+    """The smallest of the numbers with these names exceeds the smallest of the others by at most a tolerance."""
 
     names: tuple[str, ...]
     tolerance: float

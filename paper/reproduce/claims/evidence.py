@@ -40,6 +40,11 @@ class Evidence:
         return Seeds(min(counts, default=0), max(counts, default=0))
 
 
+def of_number(number: Measured | None) -> Evidence:
+    """Evidence that consists of one number, shown with three decimal places, or four if it is below 1."""
+    return Evidence({"number": number}, "" if number is None else number.text(4 if number.mean < 1 else 3))
+
+
 def of_models(numbers: Mapping[str, Measured | None], digits: int, unusable: str = "") -> Evidence:
     """Evidence that compares models, shown as a list of titles with numbers.
 

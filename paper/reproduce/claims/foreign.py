@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ltnode.report.naming import data_title, model_title
-from paper.reproduce.claims.claim import Best, Claim, Close, Section
-from paper.reproduce.claims.generalisation import number_claim
+from paper.reproduce.claims.claim import Best, Claim, Close, Near, Section
+from paper.reproduce.claims.evidence import of_number
 from paper.reproduce.claims.judge import judged
 from paper.reproduce.claims.numbers import BASELINES, FOREIGN, MODELS, PROPOSED, ImageNumbers, Read, command
 from paper.reproduce.claims.verdict import JudgedClaim
@@ -27,8 +27,9 @@ def entropy_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[Ju
         for model, value in printed.items():
             if value is not None:
                 text = f"{pair}, {model_title(model)}: mean entropy (nats)"
-                key, made = f"entropy.{data}.{model}", command(data, [model])
-                yield number_claim(key, section, text, made, value, numbers.measured(read, data, model), ENTROPY_TOLERANCE)
+                near = Near({"number": value}, ENTROPY_TOLERANCE)
+                claim = Claim(f"entropy.{data}.{model}", section, text, near, command(data, [model]), value.text)
+                yield judged(claim, of_number(numbers.measured(read, data, model)))
         titled = {model_title(model): value for model, value in printed.items()}
         for model in PROPOSED:
             name, models = model_title(model), (model, *BASELINES)
@@ -47,13 +48,14 @@ def detection_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[
 
 def _detection(numbers: ImageNumbers, published: PaperValues, data: str, metric: str) -> Iterator[JudgedClaim]:
     other, title, pair, section = FOREIGN[data], _METRICS[metric], _pair(data), Section.DETECTION
-    read = numbers.percent("ood", metric, ood=other, score="max_probability")
+    read = numbers.number("ood", metric, 100, ood=other, score="max_probability")
     printed = {model: published.detection(data, other, model, metric) for model in MODELS}
     for model, value in printed.items():
         if value is not None:
             text = f"{pair}, {model_title(model)}: {title} (%)"
-            key, made = f"{metric}.{data}.{model}", command(data, [model])
-            yield number_claim(key, section, text, made, value, numbers.measured(read, data, model), PERCENT_TOLERANCE)
+            near = Near({"number": value}, PERCENT_TOLERANCE)
+            claim = Claim(f"{metric}.{data}.{model}", section, text, near, command(data, [model]), value.text)
+            yield judged(claim, of_number(numbers.measured(read, data, model)))
     titled = {model_title(model): value for model, value in printed.items()}
     if data == "cifar10":
         for model in PROPOSED:

@@ -1,24 +1,26 @@
-"""Claims about the size of the networks and their error on unchanged test images."""
+"""Claims about the networks on unchanged test images: their size, their error, and the cost of a prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 
 from ltnode.errors import MissingExtraError
 from ltnode.models import build
 from ltnode.report.aggregate import Measured
 from ltnode.report.naming import data_title, model_title
 from paper.reproduce.claims.claim import Best, Claim, Close, MostVariable, Near, Section
-from paper.reproduce.claims.evidence import Evidence
+from paper.reproduce.claims.evidence import Evidence, of_models, of_number
 from paper.reproduce.claims.judge import judged
 from paper.reproduce.claims.numbers import DATA, MODELS, PROPOSED, ImageNumbers, Read, command
 from paper.reproduce.claims.verdict import JudgedClaim
+from paper.reproduce.images.results import ImageResult
 from paper.reproduce.published import PaperValues, Printed
 
 ERROR_TOLERANCE = {"mnist": 0.002, "fashion-mnist": 0.008, "cifar10": 0.01, "svhn": 0.006}
 """Largest difference from a published error that counts as the same error."""
 COMPARABLE_ERROR = 0.02
+COST_DATA = "cifar10"
 PARAMETER_TOLERANCE = 0.009999
 """In millions: less than 0.01, because the paper rounds some sizes and truncates others to two digits."""
 
@@ -59,9 +61,9 @@ def error_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[Judg
             printed = published.error(data, model)
             if printed is not None:
                 text = f"{data_title(data)}, {model_title(model)}: test error"
-                key, made = f"error.{data}.{model}", command(data, [model])
-                ours = numbers.measured(read, data, model)
-                yield number_claim(key, Section.ERROR, text, made, printed, ours, ERROR_TOLERANCE[data])
+                key, near = f"error.{data}.{model}", Near({"number": printed}, ERROR_TOLERANCE[data])
+                claim = Claim(key, Section.ERROR, text, near, command(data, [model]), printed.text)
+                yield judged(claim, of_number(numbers.measured(read, data, model)))
     for data in DATA:
         yield from _comparable_errors(numbers, read, data)
         if data != "svhn":
@@ -90,19 +92,27 @@ def _errors_of_sde_net(numbers: ImageNumbers, read: Read, data: str, published: 
     yield judged(claim, numbers.of_models(read, data, MODELS, 4))
 
 
-def number_claim(
-    key: str, section: Section, text: str, made: str, printed: Printed, ours: Measured | None, tolerance: float
-) -> JudgedClaim:
-    """Judge a number that the paper prints with three decimal places; ours gets a fourth if it is below 1.
+def cost_claims(numbers: ImageNumbers) -> Iterator[JudgedClaim]:
+    """Predictions cost less than the ten passes of SDE-Net, in evaluations of the field and in time."""
+    measures = (("evaluations", "evaluations of the field", 0), ("seconds_per_1000", "s per 1,000 images", 3))
+    for measure, title, digits in measures:
+        for model in PROPOSED:
+            models = (model, "sde-net")
+            text = f"CIFAR10: a prediction by {model_title(model)} costs less than the ten passes of SDE-Net: {title}"
+            less = Best(model_title(model), higher=False, word="cheaper")
+            claim = Claim(f"cost-{measure}.{model}", Section.COST, text, less, command(COST_DATA, models))
+            found = {name: numbers.measured(partial(_cost, measure), COST_DATA, name) for name in models}
+            devices = {
+                result.protocols["clean"]["provenance"]["device"]
+                for name in models
+                for result in numbers.results_of(COST_DATA, name)
+                if "clean" in result.protocols
+            }
+            not_comparable = measure == "seconds_per_1000" and len(devices) > 1
+            yield judged(claim, of_models(found, digits, unusable="measured on different devices" if not_comparable else ""))
 
-    Args:
-        key: Identifier of the claim.
-        section: Section of the page.
-        text: What the number is.
-        made: Command that produces our number.
-        printed: The paper's number.
-        ours: Our number.
-        tolerance: Largest difference that always counts as reproduced.
-    """
-    claim = Claim(key, section, text, Near({"number": printed}, tolerance), made, f"{printed.mean:.3f} ± {printed.std:.3f}")
-    return judged(claim, Evidence({"number": ours}, "" if ours is None else ours.text(4 if ours.mean < 1 else 3)))
+
+def _cost(measure: str, result: ImageResult) -> float | None:
+    """Cost of the predictions on unchanged test images: ``evaluations`` or ``seconds_per_1000``."""
+    value = (result.protocols.get("clean", {}).get("cost") or {}).get(measure)
+    return None if value is None else float(value)

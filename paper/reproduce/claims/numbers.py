@@ -53,19 +53,9 @@ class ImageNumbers:
         found = [r for r in self.results if (r.data, r.model, r.preset, r.variant) == (data, model, preset, variant)]
         return sorted(found, key=lambda result: result.seed)
 
-    def number(self, protocol: str, metric: str, **setting: Any) -> Read:
-        """Make a reader of one number of a protocol."""
-
-        def read(result: ImageResult) -> float | None:
-            rows = self._where(result, protocol, metric, setting)
-            return rows[0].number if rows else None
-
-        return read
-
-    def percent(self, protocol: str, metric: str, **setting: Any) -> Read:
-        """Make a reader of one number of a protocol, in percent."""
-        read = self.number(protocol, metric, **setting)
-        return lambda result: None if (value := read(result)) is None else 100 * value
+    def number(self, protocol: str, metric: str, scale: float = 1.0, **setting: Any) -> Read:
+        """Make a reader of one number of a protocol, multiplied by a factor."""
+        return lambda result: next((scale * row.number for row in self._where(result, protocol, metric, setting)), None)
 
     def mean_along(self, protocol: str, metric: str, along: str, **setting: Any) -> Read:
         """Make a reader of the mean over all positive angles or strengths of a protocol."""
@@ -81,11 +71,10 @@ class ImageNumbers:
         """Make a reader of a curve at the abscissa that is nearest to x."""
 
         def read(result: ImageResult) -> float | None:
-            rows = self._where(result, protocol, metric, setting)
-            if not rows:
-                return None
-            abscissae: Sequence[float] = rows[0].extra["x"]
-            return rows[0].curve[min(range(len(abscissae)), key=lambda k: abs(abscissae[k] - x))]
+            for row in self._where(result, protocol, metric, setting):
+                abscissae: Sequence[float] = row.extra["x"]
+                return row.curve[min(range(len(abscissae)), key=lambda k: abs(abscissae[k] - x))]
+            return None
 
         return read
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ltnode.report.naming import data_title, model_title
-from paper.reproduce.claims.claim import Claim, Close, NoWorse, Section
-from paper.reproduce.claims.evidence import Evidence
+from paper.reproduce.claims.claim import Claim, Close, Near, NoWorse, Section
+from paper.reproduce.claims.evidence import Evidence, of_number
 from paper.reproduce.claims.foreign import ENTROPY_TOLERANCE, PERCENT_TOLERANCE
-from paper.reproduce.claims.generalisation import ERROR_TOLERANCE, number_claim
+from paper.reproduce.claims.generalisation import ERROR_TOLERANCE
 from paper.reproduce.claims.judge import judged
 from paper.reproduce.claims.numbers import PROPOSED, ImageNumbers, command
 from paper.reproduce.claims.verdict import JudgedClaim
@@ -22,27 +22,24 @@ WEIGHTINGS = ("", "normalised", "softmax")
 def weighting_claims(numbers: ImageNumbers, published: PaperValues) -> Iterator[JudgedClaim]:
     """The numbers printed for CIFAR10, compared with runs under each weighting that the paper could mean."""
     data, other = "cifar10", "svhn"
-    readers = {
-        "error": numbers.number("clean", "error"),
-        "entropy": numbers.number("ood", "mean_entropy", ood=other, part="out"),
-        "AUROC (%)": numbers.percent("ood", "auroc", ood=other, score="max_probability"),
-    }
-    tolerances = {"error": ERROR_TOLERANCE[data], "entropy": ENTROPY_TOLERANCE, "AUROC (%)": PERCENT_TOLERANCE}
+    error = numbers.number("clean", "error")
+    entropy = numbers.number("ood", "mean_entropy", ood=other, part="out")
+    auroc = numbers.number("ood", "auroc", 100, ood=other, score="max_probability")
     for model in PROPOSED:
-        values = {
-            "error": published.error(data, model),
-            "entropy": published.entropy(data, other, model),
-            "AUROC (%)": published.detection(data, other, model, "auroc"),
-        }
+        measures = (
+            ("error", error, published.error(data, model), ERROR_TOLERANCE[data]),
+            ("entropy", entropy, published.entropy(data, other, model), ENTROPY_TOLERANCE),
+            ("AUROC (%)", auroc, published.detection(data, other, model, "auroc"), PERCENT_TOLERANCE),
+        )
         for variant in WEIGHTINGS:
             weighting = variant or "density"
-            for title, printed in values.items():
+            for title, read, printed, tolerance in measures:
                 if printed is not None:
-                    ours = numbers.measured(readers[title], data, model, "paper", variant)
                     text = f"CIFAR10, {model_title(model)} with {weighting} weights: {title}"
                     key = f"weighting-{weighting}.{model}.{title.split()[0].lower()}"
-                    made = command(data, [model], variant)
-                    yield number_claim(key, Section.WEIGHTING, text, made, printed, ours, tolerances[title])
+                    near, made = Near({"number": printed}, tolerance), command(data, [model], variant)
+                    claim = Claim(key, Section.WEIGHTING, text, near, made, printed.text)
+                    yield judged(claim, of_number(numbers.measured(read, data, model, "paper", variant)))
 
 
 def selection_claims(numbers: ImageNumbers) -> Iterator[JudgedClaim]:

@@ -42,14 +42,7 @@ def reproduce_claims(
 
 
 def write_pages(folder: PaperFolder, grid: Sequence[Cell], *, figures: bool, repository: bool = True) -> None:
-    """Judge the claims and write the pages.
-
-    Args:
-        folder: The folder ``paper``.
-        grid: The cells of the image experiments.
-        figures: Also draw the figures.
-        repository: Also update the README of the repository and the cards of the zoo.
-    """
+    """Judge the claims and write the pages of ``paper``, and those of the ``repository`` (README and zoo) if asked for."""
     published, results = folder.published(), read_results(folder.results)
     judged = all_claims(results, folder.results, published)
     made = write_paper_pages(folder, results, judged, figures=figures)

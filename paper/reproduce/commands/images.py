@@ -17,6 +17,7 @@ from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images import cells as experiment
+from paper.reproduce.images.evaluation import Evaluation
 from paper.reproduce.images.grid import STANDARD, Cell, load_grid, select
 from paper.reproduce.images.run_folders import import_run
 from paper.reproduce.images.zoo import add_runs
@@ -81,7 +82,7 @@ def reproduce_images(
     if from_run:
         cells = [import_run(source, grid, runs) for source in from_run]
     options = {"draws": draws, "limit": limit}
-    evaluation = experiment.Evaluation(chosen, options, device, overwrite) if evaluate else None
+    evaluation = Evaluation(chosen, options, device, overwrite) if evaluate else None
     failed = [] if tables_only else _run_cells(cells, places, evaluation, device, together)
     if zoo:
         for added in add_runs(folder.zoo, cells, places):
@@ -102,7 +103,7 @@ def _protocols(text: str) -> tuple[str, ...] | None:
 
 
 def _run_cells(
-    cells: Sequence[Cell], places: experiment.Places, evaluation: experiment.Evaluation | None, device: str | None, together: int
+    cells: Sequence[Cell], places: experiment.Places, evaluation: Evaluation | None, device: str | None, together: int
 ) -> list[str]:
     """Train and evaluate all cells; a failed training does not stop the others. Returns one message per failure."""
     protocols = experiment.paper_protocols() if evaluation is None or evaluation.protocols is None else evaluation.protocols

@@ -14,8 +14,7 @@ from paper.reproduce.claims.one_dimensional import OneDimensionalResults, one_di
 from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds
 from paper.reproduce.folder import CLONE
 from paper.reproduce.one_dimensional import figures, selection, table
-from paper.reproduce.one_dimensional.experiment import reproduce, result_name
-from paper.reproduce.one_dimensional.variants import ITERATIONS, VARIANTS, Variant, chosen
+from paper.reproduce.one_dimensional.experiment import ITERATIONS, VARIANTS, Variant, chosen, reproduce, result_name
 from paper.reproduce.pages.claims import VERDICT_HEADER, verdict_rows
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.records import read_results, shortened

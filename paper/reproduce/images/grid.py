@@ -1,7 +1,7 @@
-"""The grid of the image experiments as data: one TOML file per data set and model, checked when it is read.
+"""The grid of the image experiments: one TOML file per data set and model, which is checked when it is read.
 
-``data``, ``model``; ``[train]``: changes of the training preset for all its runs; ``[[runs]]``: ``preset``, ``seeds``, and where
-something else differs ``variant``, its name, with the changes in ``train``.
+A file has the keys ``data`` and ``model``, a table ``[train]`` with changes of the training preset for all its runs, and tables
+``[[runs]]`` with ``preset``, ``seeds`` and, for runs with further changes, the name ``variant`` and the changes ``train``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from ltnode.report.naming import Variant, data_title
 from ltnode.training import TrainConfig, train_preset
 
 DATA_SETS = ("cifar10", "svhn", "fashion-mnist", "mnist")
-"""In the order of importance, in which missing cells are run."""
+"""In the order in which missing cells are run."""
 STANDARD = "standard"
-"""What the variant is called in which nothing but the preset decides."""
+"""Name of the variant without changes of the preset."""
 _MODELS = ("node", "uni-node", "lt-node", "alt-node", "sde-net", "node-gp")
 _LATER = {"sde-net": 1, "node-gp": 2}
 _FILE_KEYS, _RUN_KEYS = ("data", "model", "train", "runs"), ("preset", "variant", "seeds", "train")
@@ -35,8 +35,8 @@ class Cell:
         data: Name of the data set.
         model: Name of the model.
         preset: ``"paper"`` or ``"default"``.
-        variant: What else differs; empty for the preset as it is.
-        seed: Of weights, data order and end-times.
+        variant: Name of further changes; empty for the unchanged preset.
+        seed: Seed of the weights, the order of the data and the end-times.
         train: Changes of the training preset.
         trial: Settings of a quick trial, whose results never count.
     """
@@ -51,49 +51,50 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its run folder, and of its result file behind ``images-``."""
+        """Name of its run folder, and of its result file after ``images-``."""
         words = [self.data, self.model, self.preset, self.variant, f"seed{self.seed}", "trial" if self.trial else ""]
         return "-".join(word for word in words if word)
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Description for people."""
         shown = Variant(self.model, self.preset, self.variant).title
         return f"{data_title(self.data)}, {shown}, seed {self.seed}{' (trial)' if self.trial else ''}"
 
     @property
     def config(self) -> TrainConfig:
-        """How it is trained."""
+        """Training configuration."""
         config = train_preset(self.model, self.data, self.preset).replace(seed=self.seed).replace(**self.train)
         return config.with_overrides(self.trial)
 
     def build(self, data: Any | None = None) -> Model:
-        """The untrained model."""
+        """Build the untrained model."""
         options = self.config.model_options
         spec: InputSpec = input_spec(self.data if data is None else data)
         return build(self.model, spec, self.preset, seed=self.seed, **options)  # type: ignore[arg-type]
 
-    def command(self, more: str = "") -> str:
-        """The command that makes it."""
+    @property
+    def command(self) -> str:
+        """The command that trains and evaluates it."""
         variant = self.variant or STANDARD
         words = f"--data {self.data} --models {self.model} --presets {self.preset} --variants {variant} --seeds {self.seed}"
-        return f"ltnode reproduce images {words}{more}"
+        return f"ltnode reproduce images {words}"
 
 
 def load_grid(folder: Path) -> list[Cell]:
-    """All cells of a grid with the seeds that it names, most important first.
+    """Read all cells of a grid, the most important ones first.
 
     Args:
-        folder: Of the TOML files.
+        folder: Folder of the TOML files.
 
     Raises:
-        ConfigError: There are none, or one is damaged, has an unknown key or an impossible value, or names a cell twice.
+        ConfigError: There are no files, or one is damaged, has an unknown key or an invalid value, or names a cell twice.
     """
     files = sorted(folder.glob("*.toml"))
     if not files:
         raise ConfigError(
             f"{folder} holds no grid of the image experiments (TOML files). The reproduction runs from a clone of the "
-            "repository, which has paper/grid: change into it, or name its folder paper with --paper"
+            "repository, which has paper/grid: change to its folder, or pass its folder paper with --paper"
         )
     cells = [cell for file in files for cell in _read(file)]
     seen: set[str] = set()
@@ -113,19 +114,19 @@ def select(
     seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
 ) -> list[Cell]:
-    """Some cells of a grid; nothing given means all.
+    """Select cells of a grid; empty arguments select everything.
 
     Args:
-        cells: Of `load_grid`.
-        data: Data sets.
-        models: Models.
-        presets: Presets.
-        variants: Names of variants; ``"standard"`` is the preset as it is.
-        seeds: These instead of those that the grid names.
+        cells: Cells from `load_grid`.
+        data: Names of data sets.
+        models: Names of models.
+        presets: Names of presets.
+        variants: Names of variants; ``"standard"`` is the unchanged preset.
+        seeds: Seeds that replace those of the grid.
         settings: ``key=value`` changes of the training configuration, for a quick trial.
 
     Raises:
-        InputError: A name that the grid does not have.
+        InputError: A name is not in the grid.
     """
     grid = list(cells)
     kinds: list[tuple[str, Sequence[str], list[str]]] = [
@@ -134,19 +135,17 @@ def select(
         ("preset of the grid", presets, [cell.preset for cell in grid]),
         ("variant of the grid", variants, [cell.variant or STANDARD for cell in grid]),
     ]
-    for kind, wanted, known in kinds:
-        for name in wanted:
+    for kind, names, known in kinds:
+        for name in names:
             if name not in known:
                 raise InputError(unknown_name(kind, name, set(known)))
-    chosen = [
-        cell for position, cell in enumerate(grid) if all(not wanted or known[position] in wanted for _, wanted, known in kinds)
-    ]
-    made: dict[str, Cell] = {}
-    for cell in chosen:
-        for seed in [cell.seed] if seeds is None else seeds:
-            one = Cell(cell.data, cell.model, cell.preset, cell.variant, seed, cell.train, tuple(settings))
-            made[one.name] = one
-    return sorted(made.values(), key=_importance)
+    chosen: dict[str, Cell] = {}
+    for position, cell in enumerate(grid):
+        if all(not names or known[position] in names for _, names, known in kinds):
+            for seed in [cell.seed] if seeds is None else seeds:
+                changed = replace(cell, seed=seed, trial=tuple(settings))
+                chosen[changed.name] = changed
+    return sorted(chosen.values(), key=_importance)
 
 
 def _importance(cell: Cell) -> tuple[int, int, bool, int, int, bool, str]:
@@ -167,11 +166,9 @@ def _read(file: Path) -> list[Cell]:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the grid file {file}: {error}") from error
     _known(file, "key", content, _FILE_KEYS)
-    data, model, runs = content.get("data"), content.get("model"), content.get("runs")
-    if data not in DATA_SETS:
-        raise ConfigError(f"{file}: {unknown_name('data set', data, DATA_SETS)}")
-    if model not in MODELS:
-        raise ConfigError(f"{file}: {unknown_name('model', model, MODELS)}")
+    data, model, runs = content.get("data", ""), content.get("model", ""), content.get("runs")
+    _known(file, "data set", [data], DATA_SETS)
+    _known(file, "model", [model], MODELS)
     if file.stem != f"{data}-{model}":
         raise ConfigError(f"{file} describes {model} on {data}: call it {data}-{model}.toml")
     if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
@@ -181,28 +178,28 @@ def _read(file: Path) -> list[Cell]:
 
 def _cells(file: Path, data: str, model: str, common: Any, run: Mapping[str, Any]) -> list[Cell]:
     _known(file, "key of a run", run, _RUN_KEYS)
-    preset, variant, seeds = run.get("preset"), run.get("variant", ""), run.get("seeds")
-    if preset not in PRESETS:
-        raise ConfigError(f"{file}: {unknown_name('preset', preset, PRESETS)}")
+    preset, variant, seeds = run.get("preset", ""), run.get("variant", ""), run.get("seeds")
+    _known(file, "preset", [preset], PRESETS)
     if not isinstance(variant, str) or not re.fullmatch(r"([a-z][a-z0-9.-]*)?", variant) or variant == STANDARD:
-        raise ConfigError(f"{file}: variant = {variant!r} is impossible: lower-case letters, digits, dots, not {STANDARD!r}")
+        rule = f"lower-case letters, digits, dots and hyphens, and not {STANDARD!r}"
+        raise ConfigError(f"{file}: variant must consist of {rule}, not {variant!r}")
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise ConfigError(f"{file}: seeds = {seeds!r} is impossible: a list of whole numbers of at least 0")
-    own = run.get("train", {})
-    if bool(variant) != bool(own):
-        raise ConfigError(f"{file}: a run with changes (train) needs a variant, its name, and a variant needs changes")
-    if not isinstance(common, dict) or not isinstance(own, dict):
+        raise ConfigError(f"{file}: seeds must be a list of whole numbers >= 0, not {seeds!r}")
+    changes = run.get("train", {})
+    if bool(variant) != bool(changes):
+        raise ConfigError(f"{file}: a run with changes (train) needs a variant as its name, and a variant needs changes")
+    if not isinstance(common, dict) or not isinstance(changes, dict):
         raise ConfigError(f"{file}: train must be a table of training settings")
-    cells = [Cell(data, model, preset, variant, seed, {**common, **own}) for seed in seeds]
+    cells = [Cell(data, model, preset, variant, seed, {**common, **changes}) for seed in seeds]
     try:
         for cell in cells:
-            cell.config  # noqa: B018 - checks every value of it
+            cell.config  # noqa: B018 - checks all its values
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     return cells
 
 
-def _known(file: Path, kind: str, table: Mapping[str, Any], valid: Sequence[str]) -> None:
-    for key in table:
-        if key not in valid:
-            raise ConfigError(f"{file}: {unknown_name(kind, key, valid)}")
+def _known(file: Path, kind: str, names: Iterable[Any], valid: Iterable[str]) -> None:
+    for name in names:
+        if name not in valid:
+            raise ConfigError(f"{file}: {unknown_name(kind, name, valid)}")

@@ -1,11 +1,11 @@
-"""Result files of the image experiments: one small JSON per cell, from which every table, figure and verdict is made.
+"""Result files of the image experiments: one small JSON file per cell, from which all tables, figures and verdicts are made.
 
 ``{"format": 1, "experiment": "images", "data", "model", "preset", "variant", "seed", "epochs", "precision", "kl_weight",
 "learnt", "parameters", "training": provenance, "small_part", "weights_sha256", "protocols": {name: {"options", "provenance",
 "cost", "rows"}}}``
 
-Rows hold what `ltnode.evaluate` gives, shortened: numbers that differ in an angle or a strength alone are one array, evenly
-spaced abscissae are start, step and count, and numbers have 7 digits.
+The rows are those of `ltnode.evaluate` in a shorter form: numbers that differ only in an angle or a strength are one array,
+evenly spaced abscissae are given by start, step and count, and numbers have 7 digits.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ltnode import files as atomic
 from ltnode.errors import DataError
 from ltnode.evaluation import Cost, ResultRow
+from ltnode.files import write_bytes
 from ltnode.report.aggregate import mean_cost
 
 FORMAT = 1
 PREFIX = "images-"
 _ALONG = ("angle", "epsilon", "severity")
-"""Settings along which numbers are kept as an array."""
+"""Settings along which numbers are stored as an array."""
 _WIDTH = 120
 
 
@@ -34,7 +34,7 @@ class ImageResult:
     """The content of one result file.
 
     Attributes:
-        content: As JSON.
+        content: Parsed JSON.
     """
 
     content: Mapping[str, Any]
@@ -51,64 +51,55 @@ class ImageResult:
 
     @property
     def preset(self) -> str:
-        """Of model and training."""
+        """Preset of model and training."""
         return str(self.content["preset"])
 
     @property
     def variant(self) -> str:
-        """What else differs; empty for the preset as it is."""
+        """Name of further changes; empty for the unchanged preset."""
         return str(self.content["variant"] or "")
 
     @property
     def seed(self) -> int:
-        """Of training."""
+        """Seed of the training."""
         return int(self.content["seed"])
 
     @property
     def protocols(self) -> Mapping[str, Mapping[str, Any]]:
-        """What was evaluated, by key: the protocol's name, with the other set's behind a colon where there is one."""
-        found: Mapping[str, Mapping[str, Any]] = self.content["protocols"]
-        return found
+        """Evaluated protocols by name; a colon and the name of the other data set follow if there is one."""
+        protocols: Mapping[str, Mapping[str, Any]] = self.content["protocols"]
+        return protocols
 
     def rows(self) -> list[ResultRow]:
-        """All rows, as `ltnode.evaluate` gave them up to rounding."""
+        """All rows of `ltnode.evaluate`, up to rounding."""
         return [row for key, part in self.protocols.items() for row in self._rows(key.partition(":")[0], part)]
 
     def _rows(self, protocol: str, part: Mapping[str, Any]) -> Iterable[ResultRow]:
         cost = _cost(part["cost"])
         for entry in part["rows"]:
             for setting, value, extra in _expanded(entry):
+                more = {**extra, "variant": self.variant} if self.variant else extra
+                metric, n, names = entry["metric"], entry["n"], (self.model, self.data, self.preset, self.seed)
                 yield ResultRow(
-                    model=self.model,
-                    data=self.data,
-                    preset=self.preset,
-                    seed=self.seed,
-                    protocol=protocol,
-                    metric=entry["metric"],
-                    value=value,
-                    n=entry["n"],
-                    setting=setting,
-                    draw_seed=part["draw_seed"],
-                    extra={**extra, "variant": self.variant} if self.variant else extra,
-                    cost=cost,
+                    *names, protocol, metric, value, n, setting=setting, draw_seed=part["draw_seed"], extra=more, cost=cost
                 )
 
 
 def read_results(folder: Path) -> list[ImageResult]:
-    """All results of a folder, in the order of their names; those of quick trials are left out.
+    """Read all results of a folder, ordered by name; quick trials are left out.
 
     Raises:
-        DataError: A file is damaged or something else.
+        DataError: A file is damaged or has another format.
     """
     found = [read_result(path) for path in sorted(folder.glob(f"{PREFIX}*.json"))]
     return [result for result in found if not result.content.get("trial")]
 
 
 def read_result(path: Path) -> ImageResult:
-    """One result.
+    """Read one result.
 
     Raises:
-        DataError: The file is missing, damaged or something else.
+        DataError: The file is missing or damaged, or has another format.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -122,13 +113,13 @@ def read_result(path: Path) -> ImageResult:
 
 
 def write_result(path: Path, content: Mapping[str, Any]) -> None:
-    """Write one result file, whole or not at all: keys in order, one row per line."""
+    """Write one result file, completely or not at all, with one row per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_bytes(path, (_text(_shortened(content), 0) + "\n").encode())
+    write_bytes(path, (_text(_shortened(content), 0) + "\n").encode())
 
 
 def compact_rows(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
-    """Rows of one protocol as the entries of a result file."""
+    """Convert the rows of one protocol to entries of a result file."""
     entries: list[dict[str, Any]] = []
     arrays: dict[str, dict[str, Any]] = {}
     for row in rows:
@@ -150,7 +141,7 @@ def compact_rows(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
 
 
 def cost_of(rows: Sequence[ResultRow]) -> dict[str, Any] | None:
-    """Mean cost of the predictions of a protocol, as the entry of a result file."""
+    """Mean cost of the predictions of a protocol, for a result file."""
     cost = mean_cost(rows)
     return None if cost is None else asdict(cost)
 
@@ -183,7 +174,7 @@ def _number(value: Any) -> float:
 
 
 def _spaced(x: Sequence[float]) -> Any:
-    """Start, step and count of evenly spaced numbers, or the numbers."""
+    """Start, step and count of evenly spaced numbers; other numbers are returned unchanged."""
     if len(x) > 2:
         step = (x[-1] - x[0]) / (len(x) - 1)
         if all(abs(value - (x[0] + k * step)) <= 1e-6 * abs(step) for k, value in enumerate(x)):
@@ -206,7 +197,7 @@ def _shortened(value: Any) -> Any:
 
 
 def _text(value: Any, indent: int) -> str:
-    """JSON that people can read and git can compare: what fits stands on one line, and so do arrays of numbers."""
+    """JSON for people and for git diffs: short values and arrays of numbers are on one line."""
     flat = json.dumps(value, ensure_ascii=False)
     numbers = isinstance(value, list) and not any(isinstance(inner, dict | list) for inner in value)
     row = isinstance(value, dict) and "metric" in value

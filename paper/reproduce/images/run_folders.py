@@ -1,4 +1,4 @@
-"""Which cell of the grid a run folder is of, and how a finished run gets into its place."""
+"""Which cell of the grid a run folder belongs to, and how a finished run is imported as the run of its cell."""
 
 from __future__ import annotations
 
@@ -18,45 +18,49 @@ _RUN_FILES = ("config.json", "model.safetensors", "results.json", "metrics.jsonl
 _NOT_DECISIVE = ("log_every",)
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a finished run."""
+    return RunFolder(folder).status() is RunStatus.COMPLETE and (folder / "model.safetensors").exists()
+
+
 def run_config(folder: Path) -> TrainConfig:
     """The training configuration of a run folder."""
     content = read_run_config(folder, "a run folder")
     if content["kind"] != "run":
-        raise CheckpointError(f"{folder} holds a saved model, not a run: nothing says how it was trained")
+        raise CheckpointError(f"{folder} holds a saved model, not a run: it does not say how the model was trained")
     return TrainConfig.from_json(content["train"])
 
 
 def import_run(source: Path, cells: Sequence[Cell], runs: Path) -> Cell:
-    """Put a finished run in the place of the cell whose settings it has.
+    """Copy a finished run to the place of the cell that has its settings.
 
     Args:
         source: Run folder, such as one of the zoo.
-        cells: Of the grid; the run's own seed counts, whatever theirs.
+        cells: Cells of the grid; their seeds are ignored, since the run has its own.
         runs: Folder of the run folders.
 
     Returns:
         The cell.
 
     Raises:
-        CheckpointError: The folder holds no finished run, or the place holds another.
+        CheckpointError: The folder holds no finished run, or there is another run in the place of the cell.
         ConfigError: No cell has these settings.
     """
     config = run_config(source)
-    if RunFolder(source).status() is not RunStatus.COMPLETE or not (source / "model.safetensors").exists():
+    if not is_finished(source):
         raise CheckpointError(f"{source} holds no finished run; continue it with `ltnode train --resume` first")
     cell = cell_of(config, cells)
     if cell is None:
+        nearest = min((differences(replace(cell, seed=config.seed), config) for cell in cells), key=len, default=[])
         raise ConfigError(
             f"no cell of the grid has the settings of {source} ({config.model} on {config.data}, preset {config.preset}, "
-            f"seed {config.seed}): {_nearest(config, cells)}"
+            f"seed {config.seed}): the nearest differs in {'; '.join(nearest)}"
         )
     target = runs / cell.name
     if target.resolve() == source.resolve():
         return cell
-    weights = (source / "model.safetensors").read_bytes()
-    if target.exists() and not (
-        (target / "model.safetensors").exists() and (target / "model.safetensors").read_bytes() == weights
-    ):
+    old, new = target / "model.safetensors", source / "model.safetensors"
+    if target.exists() and not (old.exists() and old.read_bytes() == new.read_bytes()):
         raise CheckpointError(f"{target} already holds another run; move it away, or choose another folder with --runs")
     target.mkdir(parents=True, exist_ok=True)
     for name in _RUN_FILES:
@@ -66,25 +70,15 @@ def import_run(source: Path, cells: Sequence[Cell], runs: Path) -> Cell:
 
 
 def cell_of(config: TrainConfig, cells: Sequence[Cell]) -> Cell | None:
-    """The cell that a configuration is of; None where there is none."""
+    """The cell that has the settings of a configuration, with its seed; None if there is none."""
     for cell in cells:
         same_seed = replace(cell, seed=config.seed)
-        if _names(cell) == (config.data, config.model, config.preset) and not differences(same_seed, config):
+        names = (cell.data, cell.model, cell.preset)
+        if names == (config.data, config.model, config.preset) and not differences(same_seed, config):
             return same_seed
     return None
 
 
-def _names(cell: Cell) -> tuple[str, str, str]:
-    return cell.data, cell.model, cell.preset
-
-
-def _nearest(config: TrainConfig, cells: Sequence[Cell]) -> str:
-    found = [differences(replace(cell, seed=config.seed), config) for cell in cells]
-    best = min(found, key=len, default=[])
-    return f"the nearest differs in {'; '.join(best)}"
-
-
 def differences(cell: Cell, config: TrainConfig) -> list[str]:
-    """Settings of a run that are not those of the cell, as texts."""
-    found = cell.config.differences(config)
-    return [text for text in found if text.partition(":")[0] not in _NOT_DECISIVE]
+    """Settings of a configuration that differ from those of the cell, as text."""
+    return [text for text in cell.config.differences(config) if text.partition(":")[0] not in _NOT_DECISIVE]

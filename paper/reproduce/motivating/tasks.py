@@ -1,17 +1,17 @@
-"""The two tasks that motivate input-dependent end-times: concentric annuli, in the plane and on the line, and reflection.
+"""The tasks that motivate input-dependent end-times: concentric annuli, in the plane and on the line, and reflection.
 
 The state is the input itself: identity stem, a field on R^d, no augmentation. A flow with one common end-time is then a
-homeomorphism of the input space. It cannot bring a ball out of the annulus around it, so that no line separates them, and on the
-line it keeps the order of points, so that x never becomes -x. End-times that depend on the input lift both obstructions
-(Massaroli et al., "Dissecting Neural ODEs", 2020), and so does one more dimension (Dupont et al., "Augmented Neural ODEs", 2019),
-which is trained beside them to show that the budget suffices. In the plane a NODE may still press the ball through a narrow
-opening between the training points of the annulus; on the line it errs on a quarter of all points at least.
+homeomorphism of the input space. It cannot move a ball out of the annulus around it, so no line separates the two; on the line it
+preserves the order of points, so x never becomes -x. End-times that depend on the input remove both obstructions (Massaroli et
+al., "Dissecting Neural ODEs", 2020), and so does one more dimension (Dupont et al., "Augmented Neural ODEs", 2019), which is also
+trained to show that the training budget suffices. In the plane a NODE may still squeeze the ball through a narrow opening between
+the training points of the annulus; on the line it misclassifies at least a quarter of all points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,47 +36,36 @@ STEPS = 600
 WIDTH = 32
 TOLERANCE = 1e-3
 SUCCESS = {"concentric-1d": 0.005, "concentric": 0.005, "reflection": 0.05}
-"""Largest test error (share of points) and RMSE that count as solving a task."""
+"""Largest test error (share of misclassified points) or RMSE that counts as solving a task."""
 _TRAIN = {"concentric-1d": 300, "concentric": 500, "reflection": 300}
 _FRESH = 50_000
-_FRESH_SEED = 1_000_003  # of a test set that no training set shares
-
-OnLog = Callable[[Mapping[str, Any]], None]
+_FRESH_SEED = 1_000_003  # no training set has this seed
 
 
 class FirstCoordinate(nn.Module):
-    """The state's first coordinate is the prediction: a learnt factor could turn x into -x without any flow."""
+    """Reads the prediction from the state without parameters, because a learnt factor could turn x into -x without a flow."""
 
     def forward(self, h: Float[Tensor, "N D"]) -> Float[Tensor, "N 1"]:
-        """Read it off."""
+        """Return the first coordinate."""
         return h[:, :1]
 
 
 def training_data(task: Task, seed: int) -> Dataset:
-    """The training set of a seed, with a test set of 10,000 fresh points that is the same for all."""
+    """The training set of a seed, and a test set of 10,000 other points that is the same for all seeds."""
     data, fresh = (
         reflection(n, s) if task == "reflection" else concentric_annuli(n, s, _DIM[task])
         for n, s in ((_TRAIN[task], seed), (_FRESH, _FRESH_SEED))
     )
-    return Dataset(
-        name=data.name,
-        task=data.task,
-        train=data.train,
-        test=fresh.test,
-        n_classes=data.n_classes,
-        class_names=data.class_names,
-        checksums=data.checksums,
-        source=data.source,
-    )
+    return replace(data, test=fresh.test)
 
 
 def build_model(task: Task, model: str, seed: int) -> LatentTimeODE:
-    """The untrained model: the state is the input, and zero for the added dimension.
+    """Build an untrained model, whose state is the input; an added dimension starts at zero.
 
     Args:
         task: Concentric annuli (R^2 or R, linear head) or reflection (R, the state itself is the prediction).
-        model: A name of `MODELS`.
-        seed: Of the weights.
+        model: A key of `MODELS`.
+        seed: Seed of the weights.
     """
     if model not in MODELS:
         raise InputError(unknown_name("model of this experiment", model, MODELS))
@@ -100,7 +89,7 @@ def build_model(task: Task, model: str, seed: int) -> LatentTimeODE:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model after training, and its result file's content."""
+    """A trained model and the content of its result file."""
 
     task: Task
     model: str
@@ -109,26 +98,23 @@ class Trained:
     result: dict[str, Any]
 
 
-def reproduce(
-    task: Task, model: str, seed: int, out: Path, runs: Path, steps: int = STEPS, on_log: OnLog | None = None
-) -> Trained:
-    """Train one model on one task, or continue it, test it on 10,000 fresh points, and write the result as JSON.
+def reproduce(task: Task, model: str, seed: int, out: Path, runs: Path, steps: int = STEPS) -> Trained:
+    """Train one model on one task, or continue its training, test it, and write the result as JSON.
 
     Args:
         task: The task.
-        model: A name of `MODELS`.
-        seed: Of data and weights.
-        out: Folder of the result.
+        model: A key of `MODELS`.
+        seed: Seed of the data and weights.
+        out: Folder of the results.
         runs: Folder of the run folders.
         steps: Training steps.
-        on_log: Called with every line of the training log.
     """
     data = training_data(task, seed)
     stem = f"motivating-{task}-{model}-seed{seed}{shortened(steps, STEPS)}"
     config = TrainConfig(
         model=model, data=task, seed=seed, epochs=steps, batch_size=None, lr=1e-2, schedule="cosine", device="cpu"
     )
-    run = fit(build_model(task, model, seed), data, config, runs / stem, resume=True, on_log=on_log)
+    run = fit(build_model(task, model, seed), data, config, runs / stem, resume=True)
     assert isinstance(run.model, LatentTimeODE)
     prediction = run.model.predict(data.test.x)
     scores: dict[str, float]
@@ -156,5 +142,5 @@ def reproduce(
 
 
 def main_score(task: str, scores: Mapping[str, float]) -> float:
-    """The number that decides: share of wrong points, or RMSE."""
+    """The score that decides whether a task is solved: share of misclassified points, or RMSE."""
     return scores["rmse" if task == "reflection" else "error"]

@@ -21,9 +21,8 @@ from ltnode.data import gap_data
 from ltnode.endtime import GammaTime
 from ltnode.models import LatentTimeODE, build
 from ltnode.training import fit
-from paper.reproduce.one_dimensional.experiment import OnLog, result_name
+from paper.reproduce.one_dimensional.experiment import ITERATIONS, POINTS, VARIANTS, result_name
 from paper.reproduce.one_dimensional.measure import batch_statistics_outputs
-from paper.reproduce.one_dimensional.variants import ITERATIONS, POINTS, VARIANTS
 from paper.reproduce.records import write_result
 
 TIMES = (0.25, 0.5, 1.0, 2.0, 3.0)
@@ -35,9 +34,7 @@ def selection_name(time: float, seed: int, iterations: int) -> str:
     return result_name(f"t{time:g}", seed, iterations, experiment="selection")
 
 
-def reproduce_time(
-    time: float, seed: int, out: Path, runs: Path, iterations: int = ITERATIONS, on_log: OnLog | None = None
-) -> dict[str, Any]:
+def reproduce_time(time: float, seed: int, out: Path, runs: Path, iterations: int = ITERATIONS) -> dict[str, Any]:
     """Train a NODE at one end-time, or continue its training, measure its validation error, and write the result as JSON.
 
     Args:
@@ -46,14 +43,13 @@ def reproduce_time(
         out: Folder of the results.
         runs: Folder of the run folders.
         iterations: Training steps; the paper makes 3,000.
-        on_log: Function that is called with every line of the training log.
     """
     data = gap_data(POINTS)
     model = build("node", "synthetic", "paper", seed=seed, end_time={"t": time})
     config = VARIANTS["node"].config(seed, iterations)
     config = config.replace(validation_fraction=_VALIDATION, model_options={"end_time": {"t": time}})
     stem = selection_name(time, seed, iterations)
-    run = fit(model, data, config, runs / stem, resume=True, on_log=on_log)
+    run = fit(model, data, config, runs / stem, resume=True)
     assert isinstance(run.model, LatentTimeODE)
     _, held_out = data.with_validation(_VALIDATION, seed=seed)
     batch = batch_statistics_outputs(run.model, held_out.x, torch.tensor([time]))[0, :, 0]
@@ -90,7 +86,6 @@ class Selection:
         support: Whether they support it.
         best_time: End-time with the lowest validation error.
         indistinguishable: End-times whose error is within two standard errors of the lowest.
-        posterior_mean: E[T] under q.
         posterior_mass: Probability under q of the times that are nearest to each trained end-time.
         favoured: Trained end-time with the largest posterior mass.
     """
@@ -98,7 +93,6 @@ class Selection:
     support: Support
     best_time: float
     indistinguishable: tuple[float, ...]
-    posterior_mean: float
     posterior_mass: tuple[float, ...]
     favoured: float
 
@@ -145,4 +139,4 @@ def compare(results: Sequence[Mapping[str, Any]], alpha: float, beta: float) -> 
     mass = tuple(a - b for a, b in itertools.pairwise(tails))
     favoured = times[max(range(len(times)), key=mass.__getitem__)]
     support = Support.UNDECIDED if len(good) == len(times) else Support.SUPPORTED if favoured in good else Support.NOT_SUPPORTED
-    return Selection(support, times[best], good, alpha / beta, mass, favoured)
+    return Selection(support, times[best], good, mass, favoured)

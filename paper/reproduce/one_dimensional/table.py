@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ltnode.report.aggregate import Measured
-from paper.reproduce.one_dimensional.variants import VARIANTS
+from paper.reproduce.one_dimensional.experiment import VARIANTS
 
 HEADER = ("model", "E in the gap", "E with noise", "fit RMSE", "with batch statistics", "learnt q(T)", "P(T > 3)", "parameters")
 WORDS = (0, 5)

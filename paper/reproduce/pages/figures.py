@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ltnode.report.aggregate import Rows
 from ltnode.report.figures_images import figure_3_rotation, figure_4_shift_and_attack
-from ltnode.report.style import LIGHT, Theme, themed
+from ltnode.report.style import LIGHT, themed
 from paper.reproduce.images.results import ImageResult
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def draw(results: Sequence[ImageResult], folder: Path) -> list[Path]:
-    """The paper's figures 3 and 4 of every data set that has the protocols, as SVG; variants are left to the tables."""
+    """Draw both figures as SVG for every data set with results of their protocols, without variants; returns the files."""
     rows = Rows(row for result in results if not result.variant for row in result.rows())
-    drawn: list[Path] = []
-    for stem, protocols, draw_one in (
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for stem, protocols, figure in (
         ("figure-3", ("rotation",), figure_3_rotation),
         ("figure-4", ("rotation", "ood", "fgsm"), figure_4_shift_and_attack),
     ):
-        names = dict.fromkeys(data for protocol in protocols for data in rows.data_sets(protocol))
-        for data in names:
-            drawn.append(_figure(partial(draw_one, rows=rows, data=data), folder / f"{stem}-{data}.svg"))
+        for data in dict.fromkeys(data for protocol in protocols for data in rows.data_sets(protocol)):
+            drawn.append(folder / f"{stem}-{data}.svg")
+            with themed(LIGHT):
+                # Without a date in the file, the same figure has the same bytes.
+                figure(LIGHT, rows, data).savefig(drawn[-1], metadata={"Date": None})
     return sorted(drawn)
-
-
-def _figure(make: Callable[[Theme], Figure], path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with themed(LIGHT):
-        # No date in the file: the same figure has the same bytes.
-        make(LIGHT).savefig(path, metadata={"Date": None})
-    return path

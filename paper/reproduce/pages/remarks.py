@@ -42,14 +42,7 @@ class Remarks:
         return cls(remarks, str(content.get("zoo", "")))
 
     def check(self, keys: Iterable[str]) -> None:
-        """Check that every remark belongs to a claim.
-
-        Args:
-            keys: Keys of all claims.
-
-        Raises:
-            ConfigError: A remark has another key.
-        """
+        """Raise ConfigError unless every remark belongs to one of the claims with these keys."""
         known = set(keys)
         for key in self.by_claim:
             if key not in known:

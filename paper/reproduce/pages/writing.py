@@ -1,4 +1,4 @@
-"""Writing the generated pages. All of them are functions of the files in ``paper``: written again, they have the same bytes."""
+"""Writing the generated pages. They depend only on the files in ``paper``: written again, they have the same bytes."""
 
 from __future__ import annotations
 
@@ -15,30 +15,23 @@ from paper.reproduce.pages.figures import draw
 from paper.reproduce.pages.readme import BEGIN, results_block, with_results
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.pages.tables import tables_page
-from paper.reproduce.pages.zoo import write_cards
+from paper.reproduce.pages.zoo import card, overview
 
 
 def write_paper_pages(
     paper: PaperFolder, results: Sequence[ImageResult], judged: Sequence[JudgedClaim], *, figures: bool = True
 ) -> list[Path]:
-    """Write ``tables.md``, ``README.md`` and, if asked for, the figures of the folder ``paper``; returns the files.
-
-    Args:
-        paper: The folder.
-        results: Results of the image experiments.
-        judged: All claims.
-        figures: Also draw the figures.
-    """
+    """Write ``tables.md``, ``README.md`` and, if ``figures`` is true, the figures of the folder ``paper``; returns the files."""
+    remarks = Remarks.read(paper.remarks)
+    remarks.check(entry.claim.key for entry in judged)
     made = [_write(paper.path / "tables.md", tables_page(results, paper.published()))]
     if figures:
         made += draw(results, paper.path / "figures")
-    remarks = Remarks.read(paper.remarks)
-    remarks.check(entry.claim.key for entry in judged)
     return [*made, _write(paper.path / "README.md", claims_page(judged, remarks, paper.figure_names()))]
 
 
 def write_readme_results(paper: PaperFolder, results: Sequence[ImageResult], judged: Sequence[JudgedClaim]) -> list[Path]:
-    """Replace the table of results in the README of the repository; a README without a place for it is left alone."""
+    """Replace the table of results in the README of the repository; a README without a place for it is not changed."""
     text = paper.readme.read_text(encoding="utf-8") if paper.readme.exists() else ""
     if BEGIN not in text:
         return []
@@ -46,10 +39,13 @@ def write_readme_results(paper: PaperFolder, results: Sequence[ImageResult], jud
 
 
 def write_zoo_cards(paper: PaperFolder, grid: Sequence[Cell]) -> list[Path]:
-    """Write the cards of the trained models and the overview of the zoo; nothing where there is no zoo."""
+    """Write the cards of the trained models and the overview of the zoo, if there is a zoo."""
     if not paper.zoo.is_dir():
         return []
-    return write_cards(paper.zoo, read_zoo(paper.zoo, grid, paper.results), paper.published(), Remarks.read(paper.remarks).zoo)
+    published, entries = paper.published(), read_zoo(paper.zoo, grid, paper.results)
+    made = [_write(entry.folder / "README.md", card(entry, published)) for entry in entries]
+    note = Remarks.read(paper.remarks).zoo
+    return [*made, _write(paper.zoo / "README.md", overview(entries, published, note))]
 
 
 def _write(path: Path, text: str) -> Path:
