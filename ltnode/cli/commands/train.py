@@ -16,17 +16,11 @@ from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.concurrent import seed_folder
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "train",
-        epilog=console.example(
-            "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
-            "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
-            "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
-        ),
-    )(train)
+EXAMPLES = (
+    "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
+    "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
+    "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
+)
 
 
 def train(
