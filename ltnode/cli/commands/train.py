@@ -71,16 +71,7 @@ def train(
 
 
 def configuration(file: Path | None, given: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
-    """The configuration of a command line: the preset, changed by a file, by options, by ``key=value`` settings.
-
-    Args:
-        file: A TOML file, or None.
-        given: Values of options that were given.
-        settings: ``key=value`` texts.
-
-    Raises:
-        ConfigError: No model or no data set is named, or something is unknown or impossible.
-    """
+    """The configuration of a command line: the preset, changed by a TOML file, by options, by ``key=value`` settings."""
     values = {} if file is None else _read(file)
     named = {**values, **given}
     for key in ("model", "data"):
