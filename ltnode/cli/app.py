@@ -51,11 +51,21 @@ def make_app() -> typer.Typer:
     app.callback()(_root)
     panel_of = {name: panel for panel, names in _PANELS.items() for name in names}
     for name in panel_of:
-        importlib.import_module(f"{commands.__name__}.{name.replace('-', '_')}").register(app)
+        _register(app, name)
     entries: list[Any] = [*app.registered_commands, *app.registered_groups]
     for entry in entries:
         entry.rich_help_panel = panel_of[entry.name]
     return app
+
+
+def _register(app: typer.Typer, name: str) -> None:
+    """Add the function of a module that is named like the module, or whatever its function ``register`` adds."""
+    function = name.replace("-", "_")
+    module = importlib.import_module(f"{commands.__name__}.{function}")
+    if hasattr(module, "register"):
+        module.register(app)
+    else:
+        app.command(name, epilog=console.example(*module.EXAMPLES))(getattr(module, function))
 
 
 def _show_version(requested: bool) -> bool:

@@ -108,11 +108,7 @@ def numbers(text: str) -> list[int]:
 
 @contextmanager
 def resumable(advice: str) -> Iterator[None]:
-    """On Ctrl-C, end the command with status 130 and one line that says how to continue.
-
-    Args:
-        advice: Sentence that says how to continue.
-    """
+    """On Ctrl-C, end the command with status 130 and the sentence ``advice``, which says how to continue."""
     try:
         yield
     except KeyboardInterrupt as stopped:

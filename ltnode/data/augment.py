@@ -41,10 +41,9 @@ class Normalisation:
     def fitted(cls, x: Num[Tensor, "N C *rest"]) -> Normalisation:
         """Fit mean and population std per channel of ``x``; a constant channel gets std 1 and is mapped to 0."""
         mean, std = [], []
-        for channel in range(
-            x.shape[1]
-        ):  # one channel at a time, because a float64 copy of a whole image set may not fit into memory
-            values = x[:, channel].to(torch.float64)
+        # One channel at a time, because a float64 copy of a whole image set may not fit into memory.
+        for channel in x.unbind(1):
+            values = channel.to(torch.float64)
             values = values / 255 if x.dtype == torch.uint8 else values
             mean.append(values.mean().item())
             spread = values.std(correction=0).item()
@@ -75,12 +74,9 @@ def _constants(
     mean: tuple[float, ...], std: tuple[float, ...], ndim: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     # Cached on the device: a copy per batch would synchronise, and could not be captured in a CUDA graph.
-    shape = (-1,) + (1,) * (ndim - 2)
     with torch.inference_mode(False):  # autograd cannot use tensors that were created in inference mode
-        return (
-            torch.tensor(mean, dtype=dtype, device=device).view(shape),
-            torch.tensor(std, dtype=dtype, device=device).view(shape),
-        )
+        both = torch.tensor([mean, std], dtype=dtype, device=device)
+        return both[0].view(-1, *[1] * (ndim - 2)), both[1].view(-1, *[1] * (ndim - 2))
 
 
 class CropOffsets(NamedTuple):

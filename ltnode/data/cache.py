@@ -66,11 +66,7 @@ def data_root(root: Path | str | None = None) -> Path:
 
 
 def write_cache(folder: Path, train: RawSplit, test: RawSplit, *, checksums: dict[str, str], source: str) -> None:
-    """Write a set to ``folder`` and replace the previous one.
-
-    Raises:
-        DataError: Writing failed (disk full, no permission); the previous set is unchanged.
-    """
+    """Write a set to ``folder`` and replace the previous one, which a failure (a DataError) leaves unchanged."""
     arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
     before = set(folder.glob("*.npy"))
     try:
@@ -94,13 +90,7 @@ def _write_array(folder: Path, key: str, array: NDArray[np.uint8]) -> dict[str, 
     path = folder / f"{key}-{md5[:16]}.npy"
     _write_whole(path, lambda stream: np.save(stream, array, allow_pickle=False))
     status = path.stat()
-    return {
-        "file": path.name,
-        "md5": md5,
-        "shape": list(array.shape),
-        "bytes": status.st_size,
-        "mtime_ns": status.st_mtime_ns,
-    }
+    return {"file": path.name, "md5": md5, "shape": list(array.shape), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
 
 
 def _write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -134,12 +124,9 @@ def _remove_leftovers(folder: Path, keep: set[str]) -> None:
 
 
 def read_cache(folder: Path) -> CachedSet | None:
-    """Read the set in ``folder``; None if there is none.
+    """Read the set in ``folder``; None if there is none, and a DataError if it is damaged.
 
     An array with unchanged size and modification time is trusted; otherwise its md5 is checked.
-
-    Raises:
-        DataError: The cache is damaged.
     """
     try:
         text = (folder / _META).read_text()

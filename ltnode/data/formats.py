@@ -79,9 +79,7 @@ def read_idx_pair(images: Path, labels: Path) -> RawSplit:
 def read_cifar_binary(source: Path | bytes, name: str = "") -> RawSplit:
     """Read a CIFAR-10 binary batch: records of a label byte and the red, green and blue planes of 32 x 32 bytes.
 
-    Args:
-        source: Path of the file, or its content.
-        name: Name of the content in error messages.
+    ``source`` is a path, or the content of a file that error messages call ``name``.
     """
     data, name = _content(source, name)
     record = 1 + _CIFAR_PIXELS
@@ -137,10 +135,6 @@ def read_cifar_python(source: Path | bytes, name: str = "") -> RawSplit:
     """Read a CIFAR-10 python batch: a pickled dict with "data" (N, 3072) and "labels".
 
     The unpickler allows only the contents of official batches; nothing else is imported or called.
-
-    Args:
-        source: Path of the file, or its content.
-        name: Name of the content in error messages.
     """
     what = "CIFAR-10 python batch"
     data, name = _content(source, name)

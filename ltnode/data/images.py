@@ -106,11 +106,7 @@ def import_files(name: str, folder: Path | str, root: Path | str | None = None, 
 
 
 def load_images(name: str, root: Path | str | None = None) -> Dataset:
-    """Load the image set ``name`` as memory-mapped uint8 arrays; official files in ``root`` are imported first.
-
-    Raises:
-        DataError: The set is missing (the message names the commands to get it) or damaged.
-    """
+    """Load the image set ``name`` as memory-mapped uint8 arrays; official files in ``root`` are imported first."""
     spec, base = image_spec(name), data_root(root)
     cached = read_cache(_cache_folder(spec, base))
     if cached is None:

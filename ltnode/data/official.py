@@ -64,15 +64,8 @@ def read_official(spec: ImageSpec, files: LocatedFiles, *, unverified: bool = Fa
     """Read and verify the files of a set.
 
     The content is recognised if its checksums equal those in the table, or if every file has the md5 of the official file. The
-    latter is needed for SVHN, where the checksums in the table belong to a reconstruction.
-
-    Args:
-        spec: Specification of the set.
-        files: Files of the set.
-        unverified: Accept content that is not recognised if its shape and labels fit.
-
-    Raises:
-        DataError: Files are missing, damaged, of another shape, or not recognised.
+    latter is needed for SVHN, where the checksums in the table belong to a reconstruction. Other content raises a DataError,
+    unless ``unverified`` accepts it and its shape and labels fit.
     """
     if files.missing:
         raise DataError(

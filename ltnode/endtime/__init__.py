@@ -13,13 +13,7 @@ from ltnode.endtime.distributions import (
     UniformDistribution,
 )
 from ltnode.endtime.gamma import gamma_kl
-from ltnode.endtime.posteriors import (
-    AmortizedGammaTime,
-    FixedTime,
-    GammaMixtureTime,
-    GammaTime,
-    UniformTime,
-)
+from ltnode.endtime.posteriors import AmortizedGammaTime, FixedTime, GammaMixtureTime, GammaTime, UniformTime
 
 __all__ = [
     "AmortizedGammaTime",

@@ -29,14 +29,7 @@ from ltnode.metrics.classification import (
     uncertainty_split,
 )
 from ltnode.metrics.conformal import conformal_threshold, prediction_sets
-from ltnode.metrics.detection import (
-    aupr_in,
-    aupr_out,
-    auroc,
-    detection_accuracy,
-    fpr95,
-    misclassification_auroc,
-)
+from ltnode.metrics.detection import aupr_in, aupr_out, auroc, detection_accuracy, fpr95, misclassification_auroc
 from ltnode.metrics.regression import crps_gaussian, gaussian_entropy, gaussian_nll, interval_coverage, rmse
 from ltnode.metrics.selective import (
     ConfidenceCurve,

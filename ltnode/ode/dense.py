@@ -62,13 +62,7 @@ def _table_on_device(tableau: ButcherTableau, device: torch.device) -> Tensor:
 
 
 def combine(base: Tensor, weights: Tensor, stages: Sequence[Tensor]) -> Tensor:
-    """``base + sum_j weights[..., j] stages[j]`` for weights (S, J) shared by the batch, or (S, B, J) per sample.
-
-    Args:
-        base: Initial state, (B, ...).
-        weights: (S, J) or (S, B, J).
-        stages: J tensors with the shape of base.
-    """
+    """``base + sum_j weights[..., j] stages[j]`` for weights (S, J) shared by the batch, or (S, B, J) per sample."""
     weights = weights.to(base.dtype)
     if weights.ndim == 2:
         stacked = torch.stack(tuple(stages))
@@ -104,12 +98,7 @@ class DenseOutput:
     """Collects accepted steps and computes the states at the requested times.
 
     Stages are combined and released after every chunk of steps, so a solve without a graph needs memory for one chunk only. A
-    solve of a single chunk reads no value of ``times`` and can therefore be compiled or captured.
-
-    Args:
-        tableau: The method.
-        times: (S,) or (S, B).
-        chunk: Steps per chunk; None for one chunk of any length.
+    solve of a single chunk (``chunk=None``) reads no value of ``times`` and can therefore be compiled or captured.
     """
 
     tableau: ButcherTableau

@@ -56,14 +56,8 @@ class Search:
 class StepControl:
     """Step-size control of one trajectory: it proposes trial steps and accepts or rejects each by its error norm.
 
-    It needs neither states nor fields, so that it can be tested with given error norms.
-
-    Attributes:
-        t_end: End of the trajectory.
-        edges: Edges accepted so far.
-        norms: Error norms of the accepted steps.
-        rejected: Number of rejected trials.
-        status: Outcome; None while the trajectory is unfinished.
+    It needs neither states nor fields, so that it can be tested with given error norms. ``edges`` and ``norms`` are those of the
+    accepted steps, ``rejected`` counts the other trials, and ``status`` is None while the trajectory is unfinished.
     """
 
     def __init__(self, t: float, t_end: float, h: float, controller: Controller, tolerance: Tolerance) -> None:
@@ -151,15 +145,8 @@ def search_batch(
 def search_per_sample(f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: Tensor, tolerance: Tolerance) -> Search:
     """Find one step sequence per sample: trial steps are taken together, each sample accepts or rejects its own.
 
-    A sample that fails stops at its last accepted edge; the others continue.
-
-    Args:
-        f: Field that takes t of shape (B,).
-        tableau: An adaptive method.
-        y: Initial states, (B, ...).
-        t0: Initial time of all samples.
-        t_end: (B,) float64, the last time of each sample.
-        tolerance: Tolerances and limits; max_steps limits the number of lock-step trials.
+    A sample that fails stops at its last accepted edge; the others continue. The field takes t of shape (B,); t_end (B,) is the
+    last time of each sample in float64; max_steps limits the number of trials in lock-step.
     """
     samples = _Samples(f, tableau, y, t0, t_end, tolerance)
     while bool((active := samples.active()).any()):

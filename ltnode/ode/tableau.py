@@ -64,10 +64,7 @@ class ButcherTableau:
             require(self.error_order >= 1, "error_order must be at least 1")
         if self.fsal:
             same_row = np.allclose(self.a[-1], self.b[:-1], rtol=0, atol=1e-14)
-            require(
-                self.c[-1] == 1.0 and self.b[-1] == 0.0 and same_row,
-                "the last stage must be the field at the new state",
-            )
+            require(self.c[-1] == 1.0 and self.b[-1] == 0.0 and same_row, "the last stage must be the field at the new state")
 
     @property
     def stages(self) -> int:
@@ -184,14 +181,7 @@ def _tsit5_dense() -> tuple[Row, ...]:
 
 # Ch. Tsitouras, Runge-Kutta pairs of order 5(4) satisfying only the first column simplifying assumption,
 # Computers and Mathematics with Applications 62 (2011).
-_TS_LAST = (
-    0.09646076681806523,
-    0.01,
-    0.4798896504144996,
-    1.379008574103742,
-    -3.290069515436081,
-    2.324710524099774,
-)
+_TS_LAST = (0.09646076681806523, 0.01, 0.4798896504144996, 1.379008574103742, -3.290069515436081, 2.324710524099774)
 TSIT5 = ButcherTableau(
     name="tsit5",
     order=5,

@@ -117,8 +117,7 @@ class TrainingGrid:
     def refresh(self, f: Field, tableau: ButcherTableau, y: Tensor, t0: float, t_end: float, tolerance: Tolerance) -> Search:
         """Search a grid for this batch and balance its errors; the caller restores buffers and random state of f.
 
-        Returns:
-            The search, with the evaluations of the balancing included; if it failed, the current grid is unchanged.
+        The evaluations of the search include those of the balancing. If it failed, the current grid is unchanged.
         """
         self.n_searches += 1
         self._largest = max(self._largest, t_end)
@@ -147,14 +146,11 @@ class TrainingGrid:
 def balance(
     f: Field, tableau: ButcherTableau, y: Tensor, search: Search, tolerance: Tolerance
 ) -> tuple[list[float], Tensor, int]:
-    """Find the fewest error-balanced steps whose norms on this batch stay below the target.
+    """Find the fewest error-balanced steps whose norms on this batch stay below the target: edges, norms, evaluations.
 
     The number of steps starts at the prediction, increases until the target is met, and then decreases while it is met. A grid
     whose norms are close to 1 gets slightly more steps, so that it survives the next change of the field. If no number of steps
     up to that length meets the target, the adaptive grid stays.
-
-    Returns:
-        Edges, error norms, and number of evaluations.
     """
     edges: list[float] = list(search.edges)
     norms = [float(x) for x in search.norms]

@@ -85,7 +85,7 @@ class Batcher:
         return len(self._waiting)
 
     def submit(self, key: Hashable | None, work: Work, payload: Any, size: int, seconds: int | float) -> Future[Any]:
-        """Add a job to the queue.
+        """Add a job to the queue; an ApiError of status 503 if it is full or the server is shutting down.
 
         Args:
             key: Jobs with equal keys may share a batch; a job with key None runs alone.
@@ -93,9 +93,6 @@ class Batcher:
             payload: Argument for ``work``.
             size: Number of inputs in the payload.
             seconds: A job that has not started after this time fails with an `ApiError` of status 504.
-
-        Raises:
-            ApiError: 503, the queue is full or the server is shutting down.
         """
         now = time.monotonic()
         job = _Job(key, work, payload, size, now + seconds, now)

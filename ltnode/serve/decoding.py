@@ -26,12 +26,7 @@ class RawBatch(NamedTuple):
 
 
 def decode_inputs(request: PredictRequest | OneInputRequest, trained: TrainedModel, limits: Limits) -> RawBatch:
-    """Decode the arrays, image files or sample image of a request.
-
-    Raises:
-        InputError: An input does not fit the model, or a file is not an image.
-        ApiError: 404 for an unknown sample.
-    """
+    """Decode the arrays, image files or sample image of a request; one that does not fit the model raises an InputError."""
     if isinstance(request, PredictRequest):
         arrays = {f"inputs[{n}]": array for n, array in enumerate(request.inputs or ())}
         files = request.images or []
@@ -42,11 +37,7 @@ def decode_inputs(request: PredictRequest | OneInputRequest, trained: TrainedMod
 
 
 def find_sample(name: str) -> Sample:
-    """A sample image by its id.
-
-    Raises:
-        ApiError: 404, there is no such sample.
-    """
+    """A sample image by its id; an unknown id raises an ApiError of status 404."""
     sample = samples().get(name)
     if sample is None:
         raise ApiError(404, "unknown_sample", f"there is no sample {name[:80]!r}; /api/models lists the samples")

@@ -56,11 +56,7 @@ def describe_model(trained: TrainedModel) -> answers.ModelInfo:
 
 
 def check_trajectory(trained: TrainedModel, change: Change) -> None:
-    """Check that a model has an end-time, and that the changes make sense for its inputs.
-
-    Raises:
-        InputError: The model has no end-time, or only images or classifiers can be changed in this way.
-    """
+    """Require a model with an end-time, and changes that make sense for its inputs."""
     if not isinstance(trained.model, LatentTimeODE):
         kind = type(trained.model).__name__
         raise InputError(f"{trained.name} is a {kind}, which has no end-time: a trajectory needs NODE, Uni-, LT- or ALT-NODE")
@@ -152,11 +148,7 @@ def _last_time(model: LatentTimeODE, times: Tensor) -> float:
 
 
 def check_sweep(models: Sequence[TrainedModel]) -> None:
-    """Check that all models of a sweep are image classifiers with inputs of one shape.
-
-    Raises:
-        InputError: One of them is not.
-    """
+    """Require that all models of a sweep are image classifiers with inputs of one shape."""
     for trained in models:
         if not trained.is_image or trained.task != "classification":
             raise InputError(f"a sweep needs image classifiers, but {trained.name} is not one")
@@ -171,12 +163,7 @@ def rotations(raw: Float[Tensor, "1 C H W"], angles: Sequence[float]) -> Float[T
 
 
 def sweep_curve(trained: TrainedModel, rows: list[PredictionRow]) -> answers.SweepCurve:
-    """Follow the class of the unchanged image over the angles.
-
-    Args:
-        trained: The model.
-        rows: Its predictions of `rotations`.
-    """
+    """Follow the class of the unchanged image over the angles; ``rows`` are the predictions of `rotations`."""
     upright, *rotated = rows
     return answers.SweepCurve.model_validate(
         {
@@ -191,11 +178,7 @@ def sweep_curve(trained: TrainedModel, rows: list[PredictionRow]) -> answers.Swe
 
 
 def check_curve(trained: TrainedModel) -> None:
-    """Check that a model is a regression model with one input.
-
-    Raises:
-        InputError: It is not.
-    """
+    """Require a regression model with one input."""
     if trained.task != "regression" or trained.shape != (1,):
         kind = "images" if trained.is_image else f"{trained.shape[0]} numbers"
         raise InputError(
@@ -228,10 +211,8 @@ def curve(trained: TrainedModel, points: int, samples: int) -> answers.CurveAnsw
 
 
 def _training_points(trained: TrainedModel) -> answers.Points | None:
-    """The training data of a regression model with one input, if they are generated; None otherwise."""
+    """The training data of a model of one input, if they are generated; None otherwise."""
     if trained.data not in _GENERATED:
         return None
     data = load_data(trained.data)
-    if data.task != "regression" or tuple(data.input_shape) != (1,):
-        return None
     return answers.Points(x=data.train.x[:, 0].tolist(), y=data.train.y.reshape(-1).tolist())

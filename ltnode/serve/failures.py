@@ -21,14 +21,7 @@ _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: 
 
 
 class ApiError(Exception):
-    """An answer other than success.
-
-    Args:
-        status: HTTP status.
-        code: One word for programs.
-        reason: One sentence for people that says what is required and what was sent.
-        headers: Additional headers.
-    """
+    """An answer other than success: ``code`` is a word for programs, ``reason`` a sentence for people."""
 
     def __init__(self, status: int, code: str, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)

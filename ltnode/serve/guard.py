@@ -30,14 +30,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class Guard:
-    """ASGI middleware around the application.
-
-    Args:
-        app: The application.
-        limits: Limits of the server, among them the size of a body and the seconds in which it must arrive.
-        token: Token required under /api; None requires none.
-        metrics: Metrics that count the requests.
-    """
+    """ASGI middleware around the application; ``token`` is required under /api unless it is None."""
 
     def __init__(self, app: ASGIApp, limits: Limits, token: str | None, metrics: Metrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
@@ -97,11 +90,7 @@ class Guard:
         return ApiError(413, "too_large", f"the request must have at most {self.limits.body_bytes:,} bytes; it has more")
 
     def hold(self, size: int) -> None:
-        """Count bytes that have arrived.
-
-        Raises:
-            ApiError: 503, the bodies of all requests together exceed the limit.
-        """
+        """Count bytes that have arrived; an ApiError of status 503 if all bodies together exceed the limit."""
         self._held_bytes += size
         if self._held_bytes > self.limits.held_bytes:
             self.metrics.refused.labels("memory").inc()

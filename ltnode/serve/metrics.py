@@ -15,11 +15,7 @@ _BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Counters, histograms and gauges of one application.
-
-    Args:
-        queue_length: Returns the number of requests that wait for a model.
-    """
+    """Counters, histograms and gauges of one application."""
 
     def __init__(self, queue_length: Callable[[], int | float]) -> None:
         # Each application has a registry of its own: several may run in one process.

@@ -33,13 +33,7 @@ RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class RequestParser:
-    """Parses the bodies of requests.
-
-    Args:
-        limits: Limits of the server.
-        shapes: Input shapes of the models, which bound the size of a sensible body.
-        run_in_thread: Runs work that would block the event loop.
-    """
+    """Parses the bodies of requests; the input shapes of the models bound the size of a sensible body."""
 
     def __init__(self, limits: Limits, shapes: Sequence[tuple[int, ...]], run_in_thread: RunInThread) -> None:
         self._limits, self._run_in_thread = limits, run_in_thread
@@ -51,12 +45,7 @@ class RequestParser:
         }
 
     async def parse(self, http: Request, schema: type[AnyRequest]) -> AnyRequest:
-        """Parse a JSON body.
-
-        Raises:
-            ApiError: 400 for a body that is not JSON, 415 for another media type, 422 for a body that does not fit the schema.
-            InputError: The request exceeds a limit.
-        """
+        """Parse a JSON body; an ApiError of status 400, 415 or 422 or an InputError gives the reason for refusing it."""
         media_type = _media_type(http)
         if media_type != "application/json":
             reason = f"the content type must be application/json, not {media_type[:80] or 'empty'}"
@@ -93,11 +82,7 @@ class RequestParser:
 
 
 def parse_json(body: bytes, schema: type[AnyRequest]) -> AnyRequest:
-    """Parse JSON and check it against a schema.
-
-    Raises:
-        ApiError: 400 for a body that is not JSON (NaN and infinity are not), 422 for one that does not fit the schema.
-    """
+    """Parse JSON, in which NaN and infinity are errors, and check it against a schema."""
     try:
         value = from_json(body, allow_inf_nan=False, cache_strings="none")
     except (ValueError, RecursionError) as error:

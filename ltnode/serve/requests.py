@@ -109,11 +109,7 @@ AnyRequest = TypeVar("AnyRequest", bound=ApiRequest)
 
 
 def check_limits(request: AnyRequest, limits: Limits) -> AnyRequest:
-    """Reduce default values to the limits of the server, and refuse explicit values beyond them.
-
-    Raises:
-        InputError: A number or the length of a list exceeds its limit.
-    """
+    """Reduce default values to the limits of the server, and refuse explicit values beyond them with an InputError."""
     reduced: dict[str, Any] = {}
     for field, name in LIMIT_OF_FIELD.items():
         value = getattr(request, field, None)

@@ -46,11 +46,7 @@ class Sample(BaseModel):
 
 @cache
 def samples() -> Mapping[str, Sample]:
-    """All samples by id, in the order of the index.
-
-    Raises:
-        DataError: The index is damaged, or lists a missing file.
-    """
+    """All samples by id, in the order of the index; a damaged index or a missing file raises a DataError."""
     index = FOLDER / "index.json"
     try:
         listed = TypeAdapter(list[Sample]).validate_json(index.read_bytes())

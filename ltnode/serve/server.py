@@ -33,11 +33,7 @@ def is_local(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Open a listening socket; connections wait from now on, instead of being refused.
-
-    Raises:
-        InputError: The host is not an address of this machine, or the port is invalid, in use or not permitted.
-    """
+    """Open a listening socket, or raise an InputError; connections wait from now on, instead of being refused."""
     if not 0 <= port <= 65535:
         raise InputError(f"port must be in 1..65535, or 0 for any free port, not {port}")
     try:

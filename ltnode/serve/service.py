@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -31,15 +32,7 @@ class PredictedRows(NamedTuple):
 
 
 class Service:
-    """Trained models by name, behind one queue.
-
-    Args:
-        models: The models, with distinct names; they are put into eval mode.
-        limits: Limits of the server.
-
-    Raises:
-        InputError: There are no models, or two with the same name.
-    """
+    """Trained models by name, in eval mode and behind one queue; their names must be distinct."""
 
     def __init__(self, models: Sequence[TrainedModel], limits: Limits) -> None:
         names = [trained.name for trained in models]
@@ -69,11 +62,7 @@ class Service:
         self._decoder.shutdown()
 
     def model(self, name: str | None) -> TrainedModel:
-        """Find a model by name; None is allowed if there is only one.
-
-        Raises:
-            ApiError: 404 for an unknown name, 422 if a name is required.
-        """
+        """Find a model by name, or raise an ApiError; None is allowed if there is only one."""
         if name is None:
             if len(self.models) > 1:
                 raise ApiError(422, "invalid", f"model is required; this server has {', '.join(self.models)}")
@@ -83,11 +72,7 @@ class Service:
         return self.models[name]
 
     async def decode(self, work: Callable[[], Result]) -> Result:
-        """Run slow work on a request (parsing large arrays, decoding images) in the decoder thread.
-
-        Raises:
-            ApiError: 503, the server is shutting down.
-        """
+        """Run slow work on a request (parsing large arrays, decoding images) in the decoder thread."""
         try:
             future = self._decoder.submit(work)
         except RuntimeError as error:
@@ -95,21 +80,12 @@ class Service:
         return await asyncio.wrap_future(future)
 
     async def predict(self, trained: TrainedModel, raw: Float[Tensor, "B *shape"], samples: int) -> PredictedRows:
-        """Predict raw inputs, in one batch with other requests for the same model and number of samples.
-
-        Raises:
-            InputError: The inputs do not fit the model.
-            ApiError: 503, too many requests wait.
-        """
+        """Predict raw inputs, in one batch with other requests for the same model and number of samples."""
         x = trained.prepare(raw)
-
-        def predict_batch(inputs: Sequence[Tensor]) -> list[PredictedRows]:
-            return predict_together(trained, inputs, samples)
-
         # Other models draw noise by position in the batch, so that a shared batch would change their answers.
         key = (trained.name, samples) if isinstance(trained.model, LatentTimeODE) else None
-        future = self.batcher.submit(key, predict_batch, x, x.shape[0], self.limits.seconds)
-        return await asyncio.wrap_future(future)
+        work = partial(predict_together, trained, samples)
+        return await asyncio.wrap_future(self.batcher.submit(key, work, x, x.shape[0], self.limits.seconds))
 
     async def run_alone(self, work: Callable[[], Result]) -> Result:
         """Run work on the models that cannot share a batch, when its turn in the queue comes."""
@@ -122,7 +98,7 @@ class Service:
             self.metrics.batches.labels(key[0]).observe(inputs)
 
 
-def predict_together(trained: TrainedModel, inputs: Sequence[Float[Tensor, "_ *shape"]], samples: int) -> list[PredictedRows]:
+def predict_together(trained: TrainedModel, samples: int, inputs: Sequence[Float[Tensor, "_ *shape"]]) -> list[PredictedRows]:
     """Predict the network inputs of several requests in one batch, and split the rows by request."""
     x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
     prediction = trained.predict_inputs(x, samples)

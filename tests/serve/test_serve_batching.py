@@ -135,7 +135,7 @@ def test_a_stopping_application_accepts_no_requests(trained: dict[str, TrainedMo
 def test_a_batch_splits_its_rows_by_request(trained: dict[str, TrainedModel]):
     lt = trained["lt"]
     x = lt.prepare(images(6))
-    answers = predict_together(lt, [x[:1], x[1:4], x[4:]], 5)
+    answers = predict_together(lt, 5, [x[:1], x[1:4], x[4:]])
     assert [len(answer.rows) for answer in answers] == [1, 3, 2]
     assert [row for answer in answers for row in answer.rows] == lt.rows_of(lt.predict_inputs(x, 5), x)
 

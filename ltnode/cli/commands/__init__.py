@@ -1,1 +1,1 @@
-"""The commands; each module has a function ``register`` that adds its command to the application."""
+"""The commands: each module has a function of its name and EXAMPLES for the help page, or a function ``register``."""

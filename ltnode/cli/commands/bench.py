@@ -15,13 +15,8 @@ from ltnode.device import choose_device
 from ltnode.errors import InputError
 from ltnode.speed import Settings, Timing, measure, record
 
+EXAMPLES = ("ltnode bench --model lt-node --data mnist", "ltnode bench --device cuda --json speed.json")
 _HEADER = ("Work", "Way", "ms", "times\nfaster", "steps", "evaluations", "peak\nMB")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    examples = console.example("ltnode bench --model lt-node --data mnist", "ltnode bench --device cuda --json speed.json")
-    app.command("bench", epilog=examples)(bench)
 
 
 def bench(

@@ -18,10 +18,7 @@ from ltnode.demo.training import POINTS, STEPS, Watch
 from ltnode.models import MODELS
 from ltnode.report.naming import model_title
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("demo", epilog=console.example("ltnode demo --out demo"))(demo)
+EXAMPLES = ("ltnode demo --out demo",)
 
 
 def demo(

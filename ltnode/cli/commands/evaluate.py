@@ -12,6 +12,10 @@ from ltnode.evaluation import PROTOCOLS, ResultRow
 from ltnode.evaluation import evaluate as run_protocols
 from ltnode.report.runs import EVALUATION
 
+EXAMPLES = (
+    "ltnode evaluate runs/x",
+    "ltnode evaluate runs/cifar --protocols clean,ood --ood svhn --limit 1000 --device cuda",
+)
 _HEADLINES = {
     "clean": ("error", "log_likelihood", "brier", "ece", "mean_entropy"),
     "ood": ("auroc", "aupr_in", "aupr_out", "fpr95", "mean_entropy"),
@@ -20,16 +24,6 @@ _HEADLINES = {
     "conformal": ("coverage", "mean_set_size"),
 }
 """What is shown of a protocol; of the others the error."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "evaluate",
-        epilog=console.example(
-            "ltnode evaluate runs/x", "ltnode evaluate runs/cifar --protocols clean,ood --ood svhn --limit 1000 --device cuda"
-        ),
-    )(evaluate)
 
 
 def evaluate(

@@ -16,16 +16,10 @@ from ltnode.export.api import SUFFIX, Format
 from ltnode.trained import TrainedModel, read_input
 from ltnode.typing import Tensor
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "export",
-        epilog=console.example(
-            "ltnode export zoo/lt-node-cifar10 --out cifar10.onnx",
-            "ltnode export runs/x --format torch --grid adaptive --samples 20 --out x.pt2",
-        ),
-    )(export)
+EXAMPLES = (
+    "ltnode export zoo/lt-node-cifar10 --out cifar10.onnx",
+    "ltnode export runs/x --format torch --grid adaptive --samples 20 --out x.pt2",
+)
 
 
 def export(

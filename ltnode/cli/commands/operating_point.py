@@ -12,15 +12,10 @@ from ltnode.progress import progress_bar
 from ltnode.trained import TrainedModel, calibration_examples, choose_operating_point
 from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "operating-point",
-        epilog=console.example(
-            "ltnode operating-point runs/mnist", "ltnode operating-point runs/x --data my-images/validation --coverage 0.9"
-        ),
-    )(operating_point)
+EXAMPLES = (
+    "ltnode operating-point runs/mnist",
+    "ltnode operating-point runs/x --data my-images/validation --coverage 0.9",
+)
 
 
 def operating_point(

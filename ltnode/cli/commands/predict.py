@@ -21,6 +21,11 @@ from ltnode.progress import progress_bar
 from ltnode.trained import OperatingPoint, PredictionRow, TrainedModel, read_input
 from ltnode.trained.inputs import Batch, find_files
 
+EXAMPLES = (
+    "ltnode predict zoo/lt-node-mnist-paper digit.png",
+    "ltnode predict runs/x points.csv --out predictions.csv",
+    "ltnode predict zoo/lt-node-cifar10 photos/ --top 3 --json",
+)
 _ERROR = 2
 _SHOWN = 200
 """Longest table on a terminal; files hold everything."""
@@ -33,18 +38,6 @@ class _Named:
     name: str
     row: PredictionRow
     notes: tuple[str, ...]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "predict",
-        epilog=console.example(
-            "ltnode predict zoo/lt-node-mnist-paper digit.png",
-            "ltnode predict runs/x points.csv --out predictions.csv",
-            "ltnode predict zoo/lt-node-cifar10 photos/ --top 3 --json",
-        ),
-    )(predict)
 
 
 def predict(

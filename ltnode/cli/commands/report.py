@@ -10,14 +10,9 @@ import typer
 from ltnode.cli import console
 from ltnode.report import build_report
 
+EXAMPLES = ("ltnode report runs/x --out report", "ltnode report runs/* --out report")
 _PUBLISHED = (Path("paper/published.toml"), Path(__file__).parents[3] / "paper" / "published.toml")
 """Where the paper's values are in a clone; an installed package does not have them."""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    examples = console.example("ltnode report runs/x --out report", "ltnode report runs/* --out report")
-    app.command("report", epilog=examples)(report)
 
 
 def report(

@@ -16,11 +16,7 @@ from ltnode.serve.server import is_local
 from ltnode.serve.server import serve as serve_models
 from ltnode.trained import TrainedModel
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    examples = ("ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --open", "ltnode serve zoo")
-    app.command("serve", epilog=console.example(*examples))(serve)
+EXAMPLES = ("ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --open", "ltnode serve zoo")
 
 
 def serve(

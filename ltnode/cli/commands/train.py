@@ -16,17 +16,11 @@ from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.concurrent import seed_folder
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(
-        "train",
-        epilog=console.example(
-            "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
-            "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
-            "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
-        ),
-    )(train)
+EXAMPLES = (
+    "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
+    "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
+    "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
+)
 
 
 def train(
@@ -77,16 +71,7 @@ def train(
 
 
 def configuration(file: Path | None, given: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
-    """The configuration of a command line: the preset, changed by a file, by options, by ``key=value`` settings.
-
-    Args:
-        file: A TOML file, or None.
-        given: Values of options that were given.
-        settings: ``key=value`` texts.
-
-    Raises:
-        ConfigError: No model or no data set is named, or something is unknown or impossible.
-    """
+    """The configuration of a command line: the preset, changed by a TOML file, by options, by ``key=value`` settings."""
     values = {} if file is None else _read(file)
     named = {**values, **given}
     for key in ("model", "data"):
