@@ -2,7 +2,7 @@
 
 Environment:
     LTNODE_NO_TYPECHECK=1   run without the shape checks (jaxtyping + beartype), for instance to time something; where one of
-                            the two is not installed they are off by themselves, and the header of the run says so
+                            the two is not installed, or Triton is, they are off, and the header of the run says so
     LTNODE_DATA=FOLDER      the image sets in their official formats; tests marked ``realdata`` skip without it
     CI=1                    hypothesis draws the same examples on every run
 """
@@ -13,6 +13,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,9 @@ def _is_set(variable: str) -> bool:
     return os.environ.get(variable, "").lower() not in {"", "0", "false"}
 
 
-CHECKED = jaxtyping is not None and not _is_set("LTNODE_NO_TYPECHECK")
-"""Whether the shape types are checked."""
+HAS_TRITON = find_spec("triton") is not None
+CHECKED = jaxtyping is not None and not HAS_TRITON and not _is_set("LTNODE_NO_TYPECHECK")
+"""Whether the shape types are checked. Triton compiles kernels from their source and fails on the wrappers of the checks."""
 
 
 def _unchecked_while_compiling() -> type:
@@ -86,7 +88,11 @@ settings.load_profile("ltnode-ci" if _is_set("CI") else "ltnode")
 
 
 def pytest_report_header() -> str | None:
-    return None if CHECKED else "shape checks: off (LTNODE_NO_TYPECHECK is set, or jaxtyping or beartype is not installed)"
+    return (
+        None
+        if CHECKED
+        else "shape checks: off (LTNODE_NO_TYPECHECK is set, Triton is installed, or jaxtyping or beartype is not installed)"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by -m, so that a marker added here counts

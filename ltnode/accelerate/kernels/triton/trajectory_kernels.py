@@ -21,8 +21,6 @@ The launches are in conv_trajectory.py. Reference: `ltnode.ode.replay` with `ltn
 tests/accelerate/kernels/test_triton.py.
 """
 
-from __future__ import annotations  # keeps the shape checks of the tests from wrapping the kernels
-
 import triton
 import triton.language as tl
 
