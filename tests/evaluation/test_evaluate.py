@@ -302,7 +302,9 @@ def test_larger_batches_on_cuda_give_the_same_numbers(lt, data, monkeypatch):
     """All 600 images at once compared with batches of 100; 1e-3, since other sizes may use other kernels."""
     model, seen = copy.deepcopy(lt.model).to("cuda"), []
     original = type(model).predict
-    monkeypatch.setattr(type(model), "predict", lambda self, x, *args: seen.append(len(x)) or original(self, x, *args))
+    monkeypatch.setattr(
+        type(model), "predict", lambda self, x, *args, **steps: seen.append(len(x)) or original(self, x, *args, **steps)
+    )
     x, y = data.test.x.repeat(10, 1, 1, 1), data.test.y.repeat(10)
     many = ltnode.data.Dataset.from_arrays(data.train.x, data.train.y, x, y, name="many", n_classes=3)
     protocols, options = ["clean", "fgsm"], {"draws": 0, "epsilons": (0.0, 0.1)}
