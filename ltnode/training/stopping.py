@@ -20,10 +20,13 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(enabled: bool) -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second SIGINT stops at once.
+    """Record SIGINT and SIGTERM instead of stopping in the middle of a step; a second SIGINT stops at once.
+
+    Signals that the process ignores stay ignored: a shell starts background jobs (``nohup ltnode train ... &``) with SIGINT
+    ignored, so that Ctrl-C stops the foreground job only.
 
     Args:
-        enabled: False leaves the signals alone. Outside of the main thread they are always left alone.
+        enabled: False changes no signal handler. Outside of the main thread handlers are never changed.
     """
     request = StopRequest()
     if not enabled or threading.current_thread() is not threading.main_thread():
@@ -31,15 +34,16 @@ def stop_requests(enabled: bool) -> Iterator[StopRequest]:
         return
     before: dict[signal.Signals, Any] = {}
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         if request.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         request.signal = number
 
-    for caught in (signal.SIGINT, signal.SIGTERM):
-        before[caught] = signal.signal(caught, note)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler that Python cannot restore
+            before[number] = signal.signal(number, record)
     try:
         yield request
     finally:
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -7,6 +7,9 @@ import json
 import logging
 import math
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -265,22 +268,41 @@ def test_a_failed_solve_names_the_remedy():
     assert caught.value.status is RunStatus.SOLVER_FAILED
 
 
+@contextmanager
+def handling(number: int, handler: Any) -> Iterator[None]:
+    """Handle a signal inside the block."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_ignored_signal_stays_ignored(number: int):
+    """A background job inherits an ignored SIGINT, so that Ctrl-C in its terminal does not stop it."""
+    with handling(number, signal.SIG_IGN):
+        run = ltnode.fit(tiny_model("node"), tiny_data(), tiny_config(), on_log=lambda line: signal.raise_signal(number))
+        assert signal.getsignal(number) is signal.SIG_IGN
+    assert run.status is RunStatus.COMPLETE
+
+
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_a_stop_signal_ends_after_the_step_with_a_checkpoint(tmp_path, number: int, error: type[BaseException]):
-    """The signal arrives in step 4; the checkpoint is of step 4 although none was due, and then the signal takes effect."""
-    before = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, lambda *_: exec("raise SystemExit"))
-    try:
-        with pytest.raises(error):
-            ltnode.fit(
-                tiny_model("node"),
-                tiny_data(),
-                tiny_config(checkpoint_epochs=None),
-                out=tmp_path / "run",
-                on_log=lambda line: signal.raise_signal(number),
-            )
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    """The signal arrives in step 4; a checkpoint of step 4 is written although none is due, and then the signal takes effect."""
+
+    def raise_error(*_: object) -> None:
+        raise error
+
+    # Tests that run in the background inherit an ignored SIGINT.
+    with handling(number, raise_error), pytest.raises(error):
+        ltnode.fit(
+            tiny_model("node"),
+            tiny_data(),
+            tiny_config(checkpoint_epochs=None),
+            out=tmp_path / "run",
+            on_log=lambda line: signal.raise_signal(number),
+        )
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-0000000004"]
     assert json.loads((tmp_path / "run" / "results.json").read_text())["status"] == "interrupted"
 
