@@ -50,7 +50,7 @@ class ClassPredictions:
     def of(cls, parts: Sequence[Prediction], cost: Cost) -> ClassPredictions:
         """Collect the quantities batch by batch: the outputs of all members at once would need much memory."""
         exact = [part.to(torch.float64) for part in parts]
-        return cls(*(torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS), cost)
+        return cls(**{name: torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS}, cost=cost)
 
     def __len__(self) -> int:
         return self.probs.shape[0]

@@ -120,7 +120,7 @@ def _raise_floors(program: torch.export.ExportedProgram) -> None:
             node.update_arg(1, _SMALLEST_BOUND)
 
 
-def graph_nodes(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Node]:
+def graph_nodes(program: torch.export.ExportedProgram) -> Iterator[Any]:
     """The nodes of a traced program and of the bodies of its loops."""
     for module in program.graph_module.modules():
         yield from getattr(getattr(module, "graph", None), "nodes", ())

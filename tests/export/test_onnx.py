@@ -171,8 +171,8 @@ def test_equal_steps_agree_with_the_library_on_the_same_steps(onnx_file: OnnxFil
 
 @pytest.mark.slow
 def test_end_times_without_an_upper_limit_are_flagged_beyond_the_steps(tmp_path: Path) -> None:
-    # The paper's ALT-NODE does not truncate T. The steps of the file reach the end-times of the inputs that it was verified on; for
-    # an input with later end-times, error_ratio is infinite. Reference: predict (1e-5) for the inputs that pass.
+    # The paper's ALT-NODE does not truncate T. The steps of the file reach the end-times of the inputs that it was verified on;
+    # for an input with later end-times, error_ratio is infinite. Reference: predict (1e-5) for the inputs that pass.
     model = ltnode.build("alt-node", "synthetic", "paper", seed=0).eval()
     assert isinstance(model, ltnode.LatentTimeODE)
     near, far = torch.randn(20, 1), torch.tensor([[40.0]])

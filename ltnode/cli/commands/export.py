@@ -43,7 +43,7 @@ def export(
 ) -> None:
     """Export a trained run to ONNX or torch.export, compare the file with the library, and keep it if they agree.
 
-    The file takes raw inputs in batches of any size. It returns averaged probabilities, the parts of their entropy, and the members.
+    The file takes raw inputs in batches of any size and returns averaged probabilities, their uncertainty and all members.
     """
     if format not in get_args(Format):
         raise InputError(f"--format must be onnx or torch, not {format!r}")
