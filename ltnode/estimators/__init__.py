@@ -1,13 +1,13 @@
-"""scikit-learn front: `LTNodeClassifier` and `LTNodeRegressor` for tables (extra ``sklearn``).
+"""scikit-learn estimators for tables: `LTNodeClassifier` and `LTNodeRegressor` (extra ``sklearn``).
 
-Read in this order: ``base`` (parameters, fit, predict), ``epochs`` (training until it is enough), ``held_out`` (what the held-out
-part decides), ``classifier`` and ``regressor`` (labels and targets), ``uncertainty`` (what they return).
+Read in this order: ``base`` (parameters, fit, predict), ``epochs`` (training with early stopping), ``held_out`` (how the held-out
+rows determine the confidence), ``classifier`` and ``regressor`` (labels and targets), ``uncertainty`` (the returned values).
 """
 
 from ltnode.errors import missing_extra
 
 try:
-    import sklearn as _sklearn  # noqa: F401  (the classes below derive from its own)
+    import sklearn as _sklearn  # noqa: F401  (the classes below derive from its classes)
 except ImportError:
     raise missing_extra("scikit-learn", "sklearn", "LTNodeClassifier and LTNodeRegressor") from None
 

@@ -1,4 +1,4 @@
-"""What the classifier and the regressor share: parameters, standardised inputs, training with a held-out part, prediction."""
+"""The common base of classifier and regressor: parameters, standardised inputs, training with held-out rows, prediction."""
 
 from __future__ import annotations
 
@@ -33,20 +33,25 @@ END_TIMES: Mapping[str, str] = {
     "uniform": "uni-node",
     "fixed": "node",
 }
-"""End-times by their names here, and the models of `ltnode.build` that have them."""
+"""Values of ``end_time``, and the models of `ltnode.build` that they stand for."""
 
-# As scikit-learn's own estimators, and a step costs about the same as in float32 at these sizes: overhead bounds it.
+# float64 as in scikit-learn; at these sizes overhead dominates, so that a step takes about as long as in float32.
 _DTYPE = torch.float64
 _CHUNK = 4096
 _STEPS_PER_EPOCH = 8
 _BATCHES = (16, 256)
 _HELD_OUT_FROM = 50
-# build's lift is made for one feature and data with gaps. With several features a quarter of it gives a smoother start.
+# The initial stem of ltnode.build is made for one feature and data with gaps; with several features, a quarter of its weights
+# gives a smoother start.
 _STEM_GAIN = 0.25
+_SAVING_HINT = (
+    "this model belongs to a scikit-learn estimator and takes inputs that its scaler_ has standardised, but ltnode.save does not "
+    "store the scaler; save the whole estimator instead, for example with joblib.dump"
+)
 
 
 class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base of `LTNodeClassifier` and `LTNodeRegressor`: all but labels and targets."""
+    """Base of `LTNodeClassifier` and `LTNodeRegressor`: everything except labels and targets."""
 
     _task: ClassVar[Literal["classification", "regression"]]
 
@@ -74,27 +79,27 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
 
         Args:
             end_time: Distribution of the end-time T: ``"gamma"`` (one learnt posterior for all inputs, LT-NODE), ``"amortized"``
-                (one per input, ALT-NODE), ``"mixture"`` (of three Gammas), ``"uniform"`` (nothing learnt, Uni-NODE) or
-                ``"fixed"`` (T = 1, a plain neural ODE, no model uncertainty). Learnt ones are truncated to the window (0, 3)
-                that training covers.
-            width: Size of the ODE's state and of the hidden layers of its field.
+                (one posterior per input, ALT-NODE), ``"mixture"`` (of three Gammas), ``"uniform"`` (not learnt, Uni-NODE) or
+                ``"fixed"`` (T = 1, a plain neural ODE without model uncertainty). Learnt posteriors are truncated to the window
+                (0, 3) that training covers.
+            width: Size of the ODE state and of the hidden layers of its field.
             kl_weight: Weight of KL(q || prior) per example, or ``"elbo"`` for the literal bound; see docs/objective.md.
-            learning_rate: Of Adam, at the start; it falls to 0 by half a cosine over ``max_epochs``.
+            learning_rate: Initial learning rate of Adam; it decays to 0 along half a cosine over ``max_epochs``.
             weight_decay: L2 penalty of the weights.
             batch_size: Rows per step; ``"auto"``: an eighth of the training rows, between 16 and 256.
-            max_epochs: Passes over the training rows, at most.
-            early_stopping: Hold out ``validation_fraction`` of the rows, keep the epoch with the best held-out log-likelihood and
-                soften the prediction as they demand. ``"auto"``: with 50 rows or more. False: all rows are trained on, and the
-                training loss decides when to stop.
-            validation_fraction: Share that is held out; stratified by class where every class allows it.
-            n_iter_no_change: Stop after so many epochs in a row without an improvement by more than ``tol``.
-            tol: The smallest improvement that counts, in nats per example.
-            warm_start: Another ``fit`` goes on from the weights of the last one, on its standardisation.
-            samples: End-times per prediction: members that the prediction averages, from one solve.
+            max_epochs: Largest number of passes over the training rows.
+            early_stopping: Hold out ``validation_fraction`` of the rows, keep the epoch with the best held-out log-likelihood,
+                and fit the confidence of the predictions to them. ``"auto"``: only with 50 rows or more. False: train on all
+                rows, and let the training loss determine when to stop.
+            validation_fraction: Share of the rows that is held out; stratified by class if every class has enough rows.
+            n_iter_no_change: Stop after this many consecutive epochs without an improvement by more than ``tol``.
+            tol: Smallest improvement that counts, in nats per example.
+            warm_start: Start another ``fit`` from the weights and the standardisation of the last one.
+            samples: Number of end-times per prediction: the members that it averages, all from one solve.
             device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``. Small tables are faster on the CPU.
-            random_state: Initial weights, held-out rows, order of the rows, training times. An int gives the same numbers on
-                every run, whatever the global generators do; they are never touched (None draws one seed from numpy's).
-            verbose: Log every so many epochs to the logger ``ltnode``, level INFO; 0 is silent.
+            random_state: Seed of initial weights, held-out rows, order of the rows and training times. An int gives the same
+                numbers in every run. Global generators are never changed, except that None draws one seed from NumPy's.
+            verbose: Log every ``verbose`` epochs to the logger ``ltnode`` at level INFO; 0 is silent.
         """
         self.end_time = end_time
         self.width = width
@@ -116,11 +121,11 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
     # -- fitting ---------------------------------------------------------------------------------------------------------
 
     def _goes_on(self) -> bool:
-        """Whether this ``fit`` continues an earlier one."""
+        """Whether this ``fit`` continues a previous one."""
         return bool(self.warm_start) and hasattr(self, "model_")
 
     def _fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> None:
-        """Train on checked inputs (N, D) and labels 0..C-1 or standardised targets (N,)."""
+        """Train on validated inputs (N, D) and labels in 0..C-1 or standardised targets (N,)."""
         self._check_parameters()
         seed = self._seed()
         if not self._goes_on():
@@ -137,7 +142,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self._partial_state: dict[str, Any] | None = None
 
     def _partial_fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> None:
-        """One pass over some rows; the first call decides the standardisation, and Adam's moments are kept."""
+        """Train one pass over some rows; the first call fits the standardisation, and Adam's moments are kept between calls."""
         self._check_parameters()
         if not hasattr(self, "model_"):
             self._begin(X, n_classes, self._seed())
@@ -153,7 +158,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self._partial_state = {**state, "optimizers": training.optimizer_state()}
 
     def _begin(self, X: FloatArray, n_classes: int | None, seed: int) -> None:
-        """The standardisation, and a model with new weights."""
+        """Fit the standardisation, and build a model with new weights."""
         self.scaler_ = StandardScaler().fit(X)
         spec = InputSpec((X.shape[1],), self._task, n_classes)
         options: dict[str, Any] = {} if self.end_time == "fixed" else {"objective": {"kl_weight": self.kl_weight}}
@@ -162,6 +167,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         with torch.no_grad():
             for parameter in model.stem.parameters():
                 parameter.mul_(_STEM_GAIN)
+        vars(model)["saving_hint"] = _SAVING_HINT  # ltnode.save warns with it
         self.model_ = model.to(_DTYPE)
 
     def _seed(self) -> int:
@@ -191,13 +197,12 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
     def _hold_out(self, table: Split, target: NDArray[Any], seed: int) -> tuple[Split, Split | None]:
         rows = len(target)
         held = round(self.validation_fraction * rows)
-        wanted = rows >= _HELD_OUT_FROM if self.early_stopping == "auto" else self.early_stopping
-        if not wanted:
+        if not (rows >= _HELD_OUT_FROM if self.early_stopping == "auto" else self.early_stopping):
             return table, None
         if not 1 <= held < rows:
             raise InputError(
-                f"validation_fraction = {self.validation_fraction} of {rows} rows holds out {held}: at least 1 row must be held "
-                "out and 1 left; give more rows, or early_stopping=False"
+                f"validation_fraction must hold out at least 1 row and keep at least 1, but {self.validation_fraction} of {rows} "
+                f"rows holds out {held}; give more rows, or early_stopping=False"
             )
         classes = None
         if self._task == "classification":
@@ -214,7 +219,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             _LOG.info("%s: epoch %d, loss %.4f%s", type(self).__name__, epoch, course.losses[-1], held_out)
 
     def _check_parameters(self) -> None:
-        """What `TrainConfig` and the model do not check themselves."""
+        """Check the parameters that `TrainConfig` and the model do not check."""
         if self.end_time not in END_TIMES:
             raise InputError(unknown_name("end_time", self.end_time, END_TIMES))
         for name in ("width", "max_epochs", "n_iter_no_change", "samples"):
@@ -222,14 +227,14 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         if self.early_stopping not in (True, False, "auto"):
             raise InputError(f"early_stopping must be True, False or 'auto', not {self.early_stopping!r}")
         if not 0 < self.validation_fraction < 1:
-            raise InputError(f"validation_fraction must lie between 0 and 1, not {self.validation_fraction!r}")
+            raise InputError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}")
         if not self.tol >= 0:
-            raise InputError(f"tol must be a number of at least 0, not {self.tol!r}")
+            raise InputError(f"tol must be a number >= 0, not {self.tol!r}")
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 
     def _predictions(self, X: Any) -> Iterator[Prediction]:
-        """Predictions of checked inputs in parts of bounded size, on the CPU; a row's prediction depends on it alone."""
+        """Predictions of the rows in chunks of bounded size; the prediction of a row does not depend on the others."""
         check_is_fitted(self)
         inputs = self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
         device = next(self.model_.parameters()).device
@@ -237,6 +242,6 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             yield self.model_.predict(part.to(device), samples=int(self.samples))
 
     def _columns(self, X: Any, *names: str) -> list[FloatArray]:
-        """Quantities of a `Prediction` for all rows."""
+        """Attributes of the `Prediction` of all rows, as arrays."""
         parts = [[getattr(p, name).cpu().numpy() for name in names] for p in self._predictions(X)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]

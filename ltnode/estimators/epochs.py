@@ -1,4 +1,4 @@
-"""Epochs of training on one table, until a held-out part, or the loss itself, says that it is enough."""
+"""Training on one table, epoch by epoch, with early stopping by held-out rows or by the training loss."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FINISHING = 2048
 
 @dataclass
 class Course:
-    """How a training went, epoch by epoch.
+    """The course of a training.
 
     Attributes:
         losses: Mean training loss of every epoch.
-        scores: Held-out log-likelihood after every epoch; empty without a held-out part.
+        scores: Held-out log-likelihood after every epoch; empty if no rows are held out.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -34,20 +34,20 @@ class Course:
 
 @dataclass(frozen=True)
 class Patience:
-    """When to stop: after ``epochs`` epochs in a row that are not better than the best by more than ``tol``."""
+    """When to stop: after ``epochs`` consecutive epochs that do not improve on the best one by more than ``tol``."""
 
     epochs: int
     tol: float
 
 
 class TableTraining:
-    """The training engine's own data order, step and optimisers, one epoch at a time.
+    """Runs data order, steps and optimisers of the training engine, one epoch at a time.
 
     Args:
         model: Trained in place, on the device of the configuration.
         table: Network inputs (N, D) and labels or targets (N,).
         config: Epochs, batch size, learning rate, weight decay, seed, device.
-        first_epoch: Epochs done before: decides the order of the data.
+        first_epoch: Number of epochs before this training, which determines the order of the data.
     """
 
     def __init__(self, model: LatentTimeODE, table: Split, config: TrainConfig, first_epoch: int = 0) -> None:
@@ -60,7 +60,7 @@ class TableTraining:
         self._step = make_step(model, self.optimizers, config, len(table))
 
     def run_epoch(self) -> float:
-        """One pass over the table; the mean loss."""
+        """Train one pass over the table, and return the mean loss."""
         self.model.train()
         losses = [self._step(batch)["loss"] * len(batch.indices) for batch in self.data.batches(self.epoch)]
         self.epoch += 1
@@ -73,16 +73,17 @@ class TableTraining:
         samples: int = 10,
         on_epoch: Callable[[Course], None] | None = None,
     ) -> Course:
-        """Train until the patience or the epochs of the configuration are spent.
+        """Train until the patience or the epochs of the configuration are exhausted.
 
-        With a held-out part the model ends as it was after the best epoch. Without, the training loss decides when to stop, and
-        the last weights stay. At the end the model is softened: surer than neither the held-out nor the training rows allow.
+        With held-out rows, the model gets the weights of the best epoch. Without them, the training loss determines when to stop,
+        and the last weights are kept. Finally the model is softened, so that it is not more confident than the held-out and the
+        training rows justify.
 
         Args:
             patience: When to stop early.
-            held_out: Examples that are not trained on.
-            samples: End-times of a prediction.
-            on_epoch: Told after every epoch.
+            held_out: Rows that are not trained on.
+            samples: Number of end-times per prediction.
+            on_epoch: Called after every epoch.
         """
         course = Course()
         held_out = None if held_out is None else held_out.to(self.device)
@@ -104,6 +105,10 @@ class TableTraining:
             best = max(best, value)
             if waited >= patience.epochs:
                 break
+        self._restore_and_soften(kept, samples)
+        return course
+
+    def _restore_and_soften(self, kept: tuple[Judgement, dict[str, Tensor]] | None, samples: int) -> None:
         softening = 0.0
         if kept is not None:
             judgement, weights = kept
@@ -111,20 +116,19 @@ class TableTraining:
             softening = judgement.softening
         x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
         soften_(self.model, max(softening, judge(self.model.predict(x, samples), y).softening))
-        return course
 
     def finish(self) -> None:
-        """Fit the stored grid that predictions use, and leave no gradient behind."""
+        """Fit the prediction grid, and delete the gradients."""
         x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
         self.model.eval()
         self.model.finish_training(x, y)
         self.model.zero_grad(set_to_none=True)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """What the optimisers remember, to go on in a later call."""
+        """State of the optimisers, to continue in a later call."""
         return {phase: optimizer.state_dict() for phase, optimizer in self.optimizers.items()}
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Go on with what `optimizer_state` gave."""
+        """Continue with a state that `optimizer_state` returned."""
         for phase, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state[phase])

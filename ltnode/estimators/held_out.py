@@ -1,9 +1,9 @@
-"""What a held-out part of the table decides: when to stop, and how sure to be.
+"""How held-out rows determine when training stops, and how confident its predictions are.
 
-A network that has begun to memorise still ranks well but is too sure. So an epoch is judged by its held-out log-likelihood at
-the best *softening* s: logits divided by s, or noise standard deviation times s. Logits are never sharpened (s >= 1): a small
-held-out part without a mistake would ask for certainty. The noise may shrink (s >= 0.1), because it starts at the spread of the
-targets and follows the falling residuals only slowly.
+A network that has begun to memorise still ranks well but is overconfident. An epoch is therefore judged by its held-out
+log-likelihood at the best *softening* s: logits are divided by s, or the noise standard deviation is multiplied by s. Logits are
+never sharpened (s >= 1), since a small held-out part without an error would ask for certainty. The noise may shrink (s >= 0.1),
+because it starts at the spread of the targets and follows the decreasing residuals only slowly.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _DECADES = {"classification": (0, 1), "regression": (-1, 1)}
 
 @dataclass(frozen=True)
 class Judgement:
-    """Log-likelihood per example, and the softening that attains it."""
+    """Best log-likelihood per example, and the softening that attains it."""
 
     log_likelihood: float
     softening: float
 
 
 def judge(prediction: Prediction, y: Tensor) -> Judgement:
-    """The best softening from 1 (regression: 0.1) to 10, in steps of 10 %, and its log-likelihood.
+    """Find the best softening from 1 (regression: 0.1) to 10, in steps of 10 %, and its log-likelihood.
 
     Args:
-        prediction: For inputs whose answers are known.
-        y: (B,) these labels or targets.
+        prediction: Prediction of some inputs.
+        y: (B,) labels or targets of these inputs.
     """
     low, high = _DECADES[prediction.task]
     count = _PER_DECADE * (high - low) + 1
@@ -58,7 +58,7 @@ def _regression(prediction: Prediction, y: Tensor, softening: Tensor) -> Float[T
 
 @torch.no_grad()
 def soften_(model: LatentTimeODE, softening: float) -> None:
-    """Build the softening into the model's own parameters: its linear head, or its noise."""
+    """Apply the softening to the parameters of the model: its linear head, or its noise."""
     if isinstance(model.likelihood, Gaussian):
         model.likelihood.log_std.add_(math.log(softening))
         return

@@ -15,20 +15,24 @@ from ltnode.estimators.uncertainty import FloatArray, RegressionUncertainty
 
 
 class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
-    """Real values for table rows with uncertainty, by a neural ODE whose end-time is a latent variable.
+    """Predict real values of table rows with uncertainty, by a neural ODE whose end-time is a latent variable.
 
-    Inputs and targets are standardised inside; everything returned is in units of the target. A prediction is the mean over
-    members that stop the ODE at different times, from one solve, and depends on its row alone. The noise is Gaussian with one
-    learnt standard deviation for all rows. One target; sample weights, sparse inputs and missing values are not supported.
+    Inputs and targets are standardised internally; all returned values are in units of the target. A prediction is the mean over
+    members that stop the ODE at different times, all from one solve, and does not depend on the other rows. The noise is Gaussian
+    with one learnt standard deviation for all rows. Several targets, sample weights, sparse inputs and missing values are not
+    supported.
+
+    To save a fitted estimator, use ``joblib.dump(estimator, file)`` or pickle. ``ltnode.save(estimator.model_, folder)`` stores
+    only the network, without ``scaler_`` and ``target_scaler_``, and warns about it.
 
     Attributes:
-        model_: The trained `ltnode.LatentTimeODE`; its inputs are ``scaler_.transform(X)``, its targets standardised too.
-        scaler_, target_scaler_: The standardisation of inputs and targets.
+        model_: The trained `ltnode.LatentTimeODE`; it takes ``scaler_.transform(X)``, and its targets are standardised, too.
+        scaler_, target_scaler_: Standardisation of inputs and targets.
         noise_std_: Standard deviation of the observation noise, in units of the target.
-        n_features_in_, feature_names_in_: As everywhere in scikit-learn.
-        n_iter_: Epochs that were run.
+        n_features_in_, feature_names_in_: As in every scikit-learn estimator.
+        n_iter_: Number of epochs that were run.
         loss_curve_: Mean training loss of every epoch, in standardised units.
-        validation_scores_: Held-out log-likelihood of every epoch, likewise; None without a held-out part.
+        validation_scores_: Held-out log-likelihood of every epoch, in standardised units; None if no rows were held out.
     """
 
     _task = "regression"
@@ -43,9 +47,9 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: Any, y: Any) -> LTNodeRegressor:
-        """One pass over some rows, on top of what was learnt before.
+        """Train one pass over some rows, starting from the current weights.
 
-        The first rows decide how inputs and targets are standardised, so they should be typical. No rows are held out.
+        The first rows determine the standardisation of inputs and targets, so they should be typical. No rows are held out.
         """
         first = not hasattr(self, "model_")
         X, y = self._checked(X, y, reset=first)
@@ -64,12 +68,12 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
     @overload
     def predict(self, X: Any, return_std: Literal[True]) -> tuple[FloatArray, FloatArray]: ...
     def predict(self, X: Any, return_std: bool = False) -> FloatArray | tuple[FloatArray, FloatArray]:
-        """Predictive mean (n_samples,) and, if asked for, the standard deviation of the prediction.
+        """Predictive mean (n_samples,) and, with ``return_std``, the standard deviation of the prediction.
 
         Args:
             X: Inputs (n_samples, n_features).
-            return_std: Return ``(mean, std)``, where std is the total: ``sqrt(model_std**2 + noise_std**2)``. The part of the
-                model alone is ``predict_uncertainty(X).model_std``.
+            return_std: Return ``(mean, std)``, where std is the total ``sqrt(model_std**2 + noise_std**2)``; the part of the
+                model is ``predict_uncertainty(X).model_std``.
         """
         mean, std = self._columns(X, "mean", "total_std")
         mean = self.target_scaler_.inverse_transform(mean[:, None])[:, 0]
@@ -89,9 +93,10 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         )
 
     def score_samples(self, X: Any) -> FloatArray:
-        """How familiar rows look: ``-log(2 pi e std**2) / 2``, minus the entropy of the prediction; (n_samples,), in nats.
+        """In-distribution scores (n_samples,) in nats: ``-log(2 pi e std**2) / 2``, the negative entropy of the prediction.
 
-        Larger is more in-distribution. The noise is the same for all rows, so that the members' spread alone decides the order.
+        Larger is more in-distribution. The noise is the same for all rows, so that the order depends only on the spread of the
+        members.
         """
         return -self._entropy(self._columns(X, "total_std")[0] * self._unit)
 

@@ -1,4 +1,4 @@
-"""What ``predict_uncertainty`` returns."""
+"""The values that ``predict_uncertainty`` returns."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Uncertainty:
-    """How unsure a prediction is, and why; all arrays have shape (n_samples,).
+    """Uncertainty of predictions and its two parts; all arrays have shape (n_samples,).
 
-    Classification, in nats: ``entropy = aleatoric + epistemic``, where ``aleatoric`` is the mean entropy of the members (one per
-    end-time) and ``epistemic`` the mutual information between label and end-time.
+    For classification, in nats: ``entropy = aleatoric + epistemic``, where ``aleatoric`` is the expected entropy of the members
+    (one per end-time) and ``epistemic`` the mutual information between label and end-time.
 
     Attributes:
-        entropy: Of the predictive distribution, in nats.
-        aleatoric: What all members agree is undecided.
-        epistemic: What members disagree about.
+        entropy: Entropy of the predictive distribution, in nats.
+        aleatoric: Uncertainty that the members share.
+        epistemic: Uncertainty due to the disagreement of the members.
     """
 
     entropy: FloatArray
@@ -32,21 +32,21 @@ class Uncertainty:
         return len(self.entropy)
 
     def as_dict(self) -> dict[str, FloatArray]:
-        """The columns by name, ready for a data frame."""
+        """The arrays by name, for example for a data frame."""
         columns: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return columns
 
 
 @dataclass(frozen=True, eq=False)
 class RegressionUncertainty(Uncertainty):
-    """How unsure a regression is, in units of the target.
+    """Uncertainty of a regression, in units of the target.
 
-    ``aleatoric`` and ``epistemic`` are variances, ``noise_std**2`` and ``model_std**2``; their sum is ``std**2``; ``entropy`` is
-    that of the Gaussian with this variance, ``log(2 pi e std**2) / 2``, in nats.
+    ``aleatoric`` and ``epistemic`` are the variances ``noise_std**2`` and ``model_std**2``; their sum is ``std**2``. ``entropy``
+    is that of the Gaussian with this variance, ``log(2 pi e std**2) / 2``, in nats.
 
     Attributes:
-        std: Standard deviation of the prediction, observation noise included.
-        model_std: Standard deviation of the members' means: the part of the model alone.
+        std: Standard deviation of the prediction, including the observation noise.
+        model_std: Standard deviation of the members' means, without the observation noise.
         noise_std: Standard deviation of the observation noise, the same for all inputs.
     """
 

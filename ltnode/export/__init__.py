@@ -1,7 +1,7 @@
 """Trained models as files that run without ltnode: ONNX and torch.export.
 
-Read in this order: ``program`` (what is exported), ``adaptive`` (its loop of adaptive steps), ``onnx_format`` and
-``torch_format`` (the files), ``verification`` (the file beside the library), ``api`` (all of it in one call).
+Read in this order: ``api`` (the entry point), ``program`` (the module that is exported), ``adaptive`` (its loop of adaptive
+steps), ``onnx_format`` and ``torch_format`` (the files), ``verification`` (comparison with the library), ``metadata``.
 """
 
 from ltnode.export.api import Exported, export_model

@@ -1,42 +1,41 @@
-"""``export_model``: a trained model as one file, compared with the library before it is kept."""
+"""``export_model``: write a trained model as one file, after comparing the file with the library."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
-
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.checks import checked_count
 from ltnode.data import Normalisation
 from ltnode.errors import CheckpointError, InputError, unknown_name
 from ltnode.export import onnx_format, torch_format
 from ltnode.export.metadata import description
-from ltnode.export.program import Branch, DeployedModel, Grid, InputType, Preparation, exportable_networks, make_plan
-from ltnode.export.verification import Agreement, ExportError, compare, drawn_inputs
+from ltnode.export.program import DeployedModel, Grid, InputType, exportable_networks
+from ltnode.export.verification import Agreement, ExportError, checked_inputs, compare, drawn_inputs
 from ltnode.models import Model
+from ltnode.trained import TrainedModel
 from ltnode.typing import Tensor
 
 Format = Literal["onnx", "torch"]
 SUFFIX: Mapping[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
 _EXAMPLES = 5
-"""Inputs to trace with: more than one, since torch reads a batch of 1 as a constant."""
+"""Number of inputs to trace with: more than one, since torch treats a batch of 1 as a constant."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was kept.
+    """A file that was written.
 
     Attributes:
-        path: Where it is.
+        path: Path of the file.
         format: "onnx" or "torch".
-        size: In bytes.
-        agreement: How far it is from the library.
-        metadata: What the file says about itself.
+        size: Size in bytes.
+        agreement: Difference between the file and the library.
+        metadata: Description that the file contains.
     """
 
     path: Path
@@ -47,7 +46,7 @@ class Exported:
 
 
 def export_model(
-    model: Model,
+    model: Model | TrainedModel | str | Path,
     path: str | Path,
     format: Format = "onnx",
     *,
@@ -65,33 +64,34 @@ def export_model(
 ) -> Exported:
     """Write a model as one file that maps a batch of any size to predictions with their uncertainty.
 
-    The end-times are the posterior's quantiles at ``(s - 1/2) / S``, as in ``model.predict``; where every input has its own
-    posterior they are computed inside the file. Outputs: see `ltnode.export.program.DeployedModel`. The file is compared with
-    the library on 100 inputs, in batches of 1, 64 and 35, and written only if it agrees.
+    The end-times are the posterior's quantiles at ``(s - 1/2) / S``, as in ``model.predict``; if every input has its own
+    posterior, they are computed inside the file. `ltnode.export.program.DeployedModel` describes the outputs. The file is
+    compared with the library on 100 inputs, in batches of 1, 64 and 35, and written only if they agree.
 
     Args:
-        model: A model with an end-time, or an ensemble of such.
-        path: The file; its folder must exist. An earlier file is replaced at once, or stays if the export fails.
+        model: A model with an end-time, or an ensemble of such models. A `TrainedModel` or a run folder also provides ``shape``,
+            ``normalise``, ``class_names`` and ``operating_point``.
+        path: Path of the file; its folder must exist. An existing file is replaced atomically, and kept if the export fails.
         format: ``"onnx"``, or ``"torch"`` for a torch.export program (.pt2).
-        shape: Of one input, (D,) or (C, H, W); by default what the model was built for.
-        samples: Number of end-times S. A fixed end-time has one; an ensemble has its networks.
-        grid: ``"stored"``: the model's grid; ``"adaptive"``: steps of every input's own, in a loop inside the file; a number:
-            so many equal steps. Fixed steps cannot be refined inside the file: the output ``error_ratio`` is 1 or more where
-            they miss the model's tolerance.
-        normalise: Applied inside the file, which then takes raw values; None for a file that takes network inputs.
-        input_type: ``"uint8"`` for a file that takes pixels 0..255.
-        class_names: Noted in the file.
-        operating_point: Thresholds, noted in the file.
-        inputs: Raw inputs to compare on instead of drawn ones, (N, *shape), at least 2.
+        shape: Shape of one input, (D,) or (C, H, W); by default the shape that the model was built for.
+        samples: Number of end-times S; 1 for a fixed end-time, and per network for an ensemble.
+        grid: ``"stored"``: the prediction grid of the model; ``"adaptive"``: per-sample adaptive steps, in a loop inside the
+            file; a number: this many equal steps. Fixed steps cannot be refined inside the file: the output ``error_ratio`` is 1
+            or more where they miss the model's tolerance.
+        normalise: Normalisation applied inside the file, which then takes raw values; None for a file that takes network inputs.
+        input_type: ``"uint8"`` for a file that takes pixels in 0..255.
+        class_names: Names of the classes, stored in the metadata.
+        operating_point: Thresholds, stored in the metadata.
+        inputs: (N, *shape) raw inputs to compare on, at least 2; by default they are drawn at random.
         tolerance: Largest difference from the library in any output, in units of ``max(1, |output|)``.
-        seed: Of drawn inputs.
+        seed: Seed of the drawn inputs.
         opset: Version of the ONNX operators.
 
     Returns:
-        Where the file is, its size, and how far it is from the library.
+        The path of the file, its size, and its difference from the library.
 
     Raises:
-        InputError: The model cannot be exported, or an argument is impossible.
+        InputError: The model cannot be exported, or an argument is invalid.
         ExportError: A part of the model cannot be traced, or the file disagrees with the library; nothing is written.
         MissingExtraError: ONNX is not installed.
     """
@@ -101,45 +101,33 @@ def export_model(
     samples, grid = checked_count("samples", samples), _checked_grid(grid)
     if input_type not in get_args(InputType):
         raise InputError(unknown_name("type of input", input_type, get_args(InputType)))
-    exportable_networks(model)  # before anything is copied
+    if not isinstance(model, Model):
+        trained = TrainedModel.of(model, device="cpu")
+        model, shape, normalise = trained.model, shape or trained.shape, normalise or trained.normalise
+        class_names = class_names or trained.class_names or None
+        point = trained.operating_point
+        operating_point = operating_point or (None if point is None else asdict(point))
+    exportable_networks(model)  # refuse a model before it is copied
     if format == "onnx":
         onnx_format.require_onnx()
     model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-    networks = exportable_networks(model)
     shape = _checked_shape(model, shape)
     if normalise is not None and len(normalise.mean) != shape[0]:
-        raise InputError(f"normalise has {len(normalise.mean)} entries for inputs of shape {shape}: one per channel or feature")
-    raw = drawn_inputs(shape, normalise, input_type, seed) if inputs is None else _checked_inputs(inputs, shape, input_type)
-
-    prepare = Preparation(normalise, input_type, len(shape) + 1)
-    branches = [Branch(network, make_plan(network, samples, grid, prepare(raw))) for network in networks]
-    deployed = DeployedModel(prepare, branches).eval().requires_grad_(False)
+        raise InputError(f"normalise has {len(normalise.mean)} entries, but inputs of shape {shape} need {shape[0]}")
+    raw = drawn_inputs(shape, normalise, input_type, seed) if inputs is None else checked_inputs(inputs, shape, input_type)
+    deployed = DeployedModel.of(model, samples, grid, raw, normalise, input_type)
     metadata = description(model, deployed, grid, shape, normalise, class_names, operating_point)
-
     traced = torch_format.traced_program(deployed, raw[:_EXAMPLES])
     if format == "onnx":
         metadata["opset"] = str(opset)
-        proto = onnx_format.onnx_model(traced, raw[:_EXAMPLES], list(deployed(raw[:2])), opset)
-        program = onnx_format.onnx_program(proto.SerializeToString())
+        program, to_bytes = onnx_format.onnx_export(traced, raw[:_EXAMPLES], list(deployed(raw[:2])), opset)
     else:
-        program = torch_format.torch_program(torch_format.torch_file(traced, metadata))
-    members = sum(branch.plan.samples for branch in branches)
-    agreement = compare(program, deployed, model, raw, members, grid == "stored")
-    if not agreement.difference <= tolerance:
-        raise ExportError(
-            f"the exported model differs from the library by {agreement.difference:.4g} on {agreement.inputs} inputs, more than "
-            f"the tolerance {tolerance:g}: nothing was written. Allow more with tolerance=..., or try another grid"
-        )
-    metadata |= {
-        "tolerance": f"{tolerance:g}",
-        "difference": f"{agreement.difference:.3g}",
-        "verified_inputs": str(agreement.inputs),
-        "flagged_share": f"{agreement.flagged:.4g}",
-        "difference_from_predict": f"{agreement.from_predict:.3g}",
-    }
-    content = onnx_format.with_metadata(proto, metadata) if format == "onnx" else torch_format.torch_file(traced, metadata)
+        program, to_bytes = torch_format.torch_export(traced)
+    agreement = compare(program, deployed, model, raw, grid == "stored")
+    agreement.require(tolerance)
+    content = to_bytes(metadata := {**metadata, "tolerance": f"{tolerance:g}", **agreement.facts()})
     try:
-        atomic.write_bytes(target, content)
+        files.write_bytes(target, content)
     except CheckpointError as error:
         raise ExportError(f"could not write {target}: {error.__cause__}") from error
     return Exported(target, format, len(content), agreement, metadata)
@@ -148,8 +136,8 @@ def export_model(
 def _checked_path(path: str | Path) -> Path:
     target = Path(path)
     if target.is_dir() or not target.parent.is_dir():
-        what = "is a folder" if target.is_dir() else f"cannot be written: there is no folder {target.parent}"
-        raise InputError(f"{target} {what}; give the name of a file in a folder that exists")
+        reason = "is a folder" if target.is_dir() else f"cannot be written: there is no folder {target.parent}"
+        raise InputError(f"{target} {reason}; give the name of a file in an existing folder")
     return target
 
 
@@ -162,20 +150,9 @@ def _checked_grid(grid: Grid) -> Grid:
 def _checked_shape(model: Model, shape: Sequence[int] | None) -> tuple[int, ...]:
     if shape is None:
         if model.spec is None:
-            raise InputError("the model was not made by ltnode.build, so its input is not known: give shape=(D,) or (C, H, W)")
+            raise InputError("the model was not made by ltnode.build, so its inputs are unknown: give shape=(D,) or (C, H, W)")
         shape = model.spec["input"]["shape"]
-    chosen = tuple(shape)
-    if not chosen or not all(isinstance(n, int) and n >= 1 for n in chosen):
+    sizes = tuple(shape)
+    if not sizes or not all(isinstance(n, int) and n >= 1 for n in sizes):
         raise InputError(f"shape must hold the sizes of one input, (D,) or (C, H, W), not {shape!r}")
-    return chosen
-
-
-def _checked_inputs(inputs: Tensor, shape: tuple[int, ...], input_type: InputType) -> Tensor:
-    wanted = torch.uint8 if input_type == "uint8" else torch.float32
-    if tuple(inputs.shape[1:]) != shape or len(inputs) < 2:
-        raise InputError(
-            f"inputs to compare on must have shape (N, {', '.join(map(str, shape))}), N >= 2, not {tuple(inputs.shape)}"
-        )
-    if inputs.dtype != wanted:
-        raise InputError(f"inputs to compare on must be {wanted} like those of the file, not {inputs.dtype}")
-    return inputs.detach().cpu()
+    return sizes

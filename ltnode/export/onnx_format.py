@@ -1,4 +1,4 @@
-"""ONNX files: written by torch's exporter, freed of what it notes about the machine, run by onnxruntime."""
+"""ONNX files: written by torch's exporter, stripped of information about the machine, run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from ltnode.errors import missing_extra
-from ltnode.export.verification import ExportError, Program
+from ltnode.export.verification import ExportError, Program, Runnable
 from ltnode.typing import Tensor
 
 OPSET = 20
@@ -22,21 +23,21 @@ _NOISY_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def require_onnx() -> None:
-    """The packages of the extra must be there.
+    """Require the packages of the extra ``onnx``.
 
     Raises:
-        MissingExtraError: One is not; the message names the extra.
+        MissingExtraError: A package is not installed; the message names the extra.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
             raise missing_extra(package, "onnx", "exporting to ONNX")
 
 
-def onnx_model(program: torch.export.ExportedProgram, example: Tensor, outputs: Sequence[str], opset: int) -> Any:
-    """The program as an ``onnx.ModelProto``, with a symbolic batch size and without notes about where it was made.
+def onnx_export(program: torch.export.ExportedProgram, example: Tensor, outputs: Sequence[str], opset: int) -> Runnable:
+    """Convert a traced program to ONNX, with a symbolic batch size and without information about the machine.
 
     Raises:
-        ExportError: torch's exporter gave up, with its reason.
+        ExportError: torch's exporter or onnxruntime refuses the model; the message contains the reason.
     """
     _raise_floors(program)
     with _quiet(), torch.no_grad():
@@ -55,12 +56,11 @@ def onnx_model(program: torch.export.ExportedProgram, example: Tensor, outputs: 
             raise ExportError(f"torch's ONNX exporter refuses this model: {last_line(error)}") from error
     assert exported is not None
     proto = exported.model_proto
-    _forget_origin(proto)
-    return proto
+    _strip_origin(proto)
+    return _session(proto.SerializeToString()), partial(_with_metadata, proto)
 
 
-def with_metadata(proto: Any, metadata: Mapping[str, str]) -> bytes:
-    """The bytes of the file."""
+def _with_metadata(proto: Any, metadata: Mapping[str, str]) -> bytes:
     import onnx
 
     del proto.metadata_props[:]
@@ -69,8 +69,8 @@ def with_metadata(proto: Any, metadata: Mapping[str, str]) -> bytes:
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def onnx_program(content: bytes) -> Program:
-    """The file run by onnxruntime on the CPU."""
+def _session(content: bytes) -> Program:
+    """Run the file by onnxruntime on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -89,7 +89,7 @@ def onnx_program(content: bytes) -> Program:
 
 
 def last_line(error: BaseException) -> str:
-    """What an error of a foreign library says in one line: its root cause's last line."""
+    """Type and last line of the root cause of an error that another library raised."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -97,7 +97,7 @@ def last_line(error: BaseException) -> str:
 
 
 def _hyperbolic() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Sinh and asinh from exp and log: onnxruntime has the former for float32 only, and quantiles are computed in float64."""
+    """Translations of sinh and asinh to exp and log: onnxruntime has them for float32 only, and quantiles are float64."""
     from onnxscript import opset18
 
     op: Any = opset18
@@ -114,15 +114,20 @@ def _hyperbolic() -> dict[Callable[..., Any], Callable[..., Any]]:
 
 
 def _raise_floors(program: torch.export.ExportedProgram) -> None:
-    """Raise lower bounds that float32 cannot hold: the exporter writes every bound as float32, and zero is no bound at all."""
+    """Raise lower bounds that underflow in float32: the exporter writes every bound as float32, and 0 would be no bound."""
+    for node in graph_nodes(program):
+        if node.target is torch.ops.aten.clamp_min.default and 0.0 < node.args[1] < _SMALLEST_BOUND:
+            node.update_arg(1, _SMALLEST_BOUND)
+
+
+def graph_nodes(program: torch.export.ExportedProgram) -> Iterator[Any]:
+    """The nodes of a traced program and of the bodies of its loops."""
     for module in program.graph_module.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            if node.target is torch.ops.aten.clamp_min.default and 0.0 < node.args[1] < _SMALLEST_BOUND:
-                node.update_arg(1, _SMALLEST_BOUND)
+        yield from getattr(getattr(module, "graph", None), "nodes", ())
 
 
-def _forget_origin(proto: Any) -> None:
-    """Delete file names, stack traces and module paths that the exporter notes, and tensors that nothing uses."""
+def _strip_origin(proto: Any) -> None:
+    """Delete the file names, stack traces and module paths that the exporter records, and unused tensors."""
     for graph in _graphs(proto.graph):
         del graph.metadata_props[:]
         graph.doc_string = ""
@@ -143,7 +148,7 @@ def _forget_origin(proto: Any) -> None:
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
-    """A graph and the bodies of its loops."""
+    """An ONNX graph and the bodies of its loops."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -155,7 +160,7 @@ def _graphs(graph: Any) -> Iterator[Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on packages that are not needed."""
+    """Silence the exporter's messages about packages that are not needed."""
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     levels = [logger.level for logger in loggers]
     try:

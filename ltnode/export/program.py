@@ -1,4 +1,4 @@
-"""What is exported: raw input to probabilities and uncertainty as one module of plain tensor operations."""
+"""The module that is exported: it maps raw inputs to predictions and their uncertainty by plain tensor operations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ltnode.objective import Gaussian, MeanSquare
 from ltnode.ode.prediction_grid import extend_edges
 from ltnode.ode.replay import replay
 from ltnode.ode.tableau import get_tableau
-from ltnode.typing import Float, Tensor
+from ltnode.typing import Float, Num, Tensor
 
 InputType = Literal["float32", "uint8"]
 Grid = Literal["stored", "adaptive"] | int
 
 _FINITE = 1e30
-"""Error ratios above count as infinite, and so does NaN."""
+"""Error ratios above this value, and NaN, are reported as infinite."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Plan:
 
     Attributes:
         samples: Number of end-times.
-        times: (S,), or None where each input has its own.
-        edges: Step edges from 0, or None for adaptive steps.
+        times: End-times (S,), or None if every input has its own.
+        edges: Edges of the steps from 0 on, or None for adaptive steps.
     """
 
     samples: int
@@ -46,10 +46,10 @@ class Plan:
 
 
 def exportable_networks(model: Model) -> list[LatentTimeODE]:
-    """The networks behind a model's members.
+    """The networks behind the members of a model.
 
     Raises:
-        InputError: The model is of a kind that cannot be exported, with the reason.
+        InputError: Models of this kind cannot be exported; the message contains the reason.
     """
     if isinstance(model, Ensemble):
         networks = [member for member in model.members if isinstance(member, LatentTimeODE)]
@@ -66,22 +66,22 @@ def exportable_networks(model: Model) -> list[LatentTimeODE]:
 
 def _why_not(model: Model) -> str:
     reasons = {
-        "SDENet": "its members are random trajectories, and a file must give the same answer twice",
-        "NodeGP": "its prediction draws functions from a Gaussian process of another library",
-        "DropoutODE": "its members are random masks, and a file must give the same answer twice",
+        "SDENet": "its members are random trajectories, and a file must give reproducible answers",
+        "NodeGP": "its predictions draw functions from a Gaussian process of another library",
+        "DropoutODE": "its members are random masks, and a file must give reproducible answers",
     }
-    kinds = "models with an end-time (node, uni-node, lt-node, lt-node-mixture, alt-node, steer) and ensembles of them can"
-    return f"{reasons.get(type(model).__name__, 'how to predict with it is not known here')}; {kinds}"
+    kinds = "models with an end-time (node, uni-node, lt-node, lt-node-mixture, alt-node, steer) and ensembles of them can be"
+    return f"{reasons.get(type(model).__name__, 'exporting this class is not implemented')}; {kinds}"
 
 
 def make_plan(network: LatentTimeODE, samples: int, grid: Grid, x: Float[Tensor, "B *shape"]) -> Plan:
-    """End-times at the posterior's quantiles, and the edges that reach them.
+    """Choose end-times at the posterior's quantiles, and steps that reach them.
 
     Args:
         network: The network.
-        samples: Number of end-times; a fixed end-time needs one alone.
+        samples: Number of end-times; a fixed end-time needs only one.
         grid: ``"stored"``, ``"adaptive"``, or a number of equal steps.
-        x: Inputs that the edges must be long enough for, where end-times differ by input and know no largest one.
+        x: Inputs whose end-times the steps must reach, if end-times depend on the input and have no upper limit.
     """
     samples = 1 if isinstance(network.end_time, FixedTime) else samples
     with torch.no_grad():
@@ -100,11 +100,11 @@ def make_plan(network: LatentTimeODE, samples: int, grid: Grid, x: Float[Tensor,
 
 
 class Branch(nn.Module):
-    """One network with its end-times: outputs of the members, the times, and the embedded error in units of the tolerance.
+    """One network with its end-times: outputs of the members, the times, and the embedded error relative to the tolerance.
 
     Args:
         network: The network.
-        plan: How it is solved.
+        plan: End-times and steps.
     """
 
     def __init__(self, network: LatentTimeODE, plan: Plan) -> None:
@@ -116,19 +116,19 @@ class Branch(nn.Module):
     def forward(self, x: Tensor) -> tuple[Float[Tensor, "S B C"], Float[Tensor, "S *batch"], Float[Tensor, " B"]]:
         """Outputs (S, B, C), times (S,) or (S, B), and the error ratio (B,)."""
         h = self.network.initial_state(x)
-        times = self._own_times(x) if self.plan.times is None else self.get_buffer("times")
+        times = self._quantiles(x) if self.plan.times is None else self.get_buffer("times")
         if self.plan.edges is None:
             o = self.network.solver
-            own = times if times.ndim == 2 else times[:, None].expand(-1, h.shape[0])
-            states, ratio = adaptive_states(self.network.field, self.tableau, h, own, Limits(o.rtol, o.atol, o.max_steps))
+            per_input = times if times.ndim == 2 else times[:, None].expand(-1, h.shape[0])
+            states, ratio = adaptive_states(self.network.field, self.tableau, h, per_input, Limits(o.rtol, o.atol, o.max_steps))
         else:
             states, ratio = self._on_edges(h, times, self.plan.edges)
         return self.network.outputs_at(states), times, ratio
 
-    def _own_times(self, x: Tensor) -> Tensor:
+    def _quantiles(self, x: Tensor) -> Tensor:
         q = self.network.end_time(x)
         if isinstance(self.network.end_time, AmortizedGammaTime) and not self.network.end_time.truncate:
-            # The same distribution with its normaliser by quadrature: ONNX has no log-gamma function.
+            # The same distribution, normalised by quadrature, since ONNX has no log-gamma function.
             assert isinstance(q, GammaDistribution)
             q = GammaDistribution(q.alpha, q.beta, (0.0, math.inf))
         levels = (torch.arange(self.plan.samples, dtype=torch.float64) + 0.5) / self.plan.samples
@@ -138,22 +138,22 @@ class Branch(nn.Module):
         o = self.network.solver
         states, norms = replay(self.network.field, self.tableau, h, list(edges), times, o.rtol, o.atol, per_sample=True)
         if times.ndim == 2:
-            # A step that begins after a sample's own end is nobody's error; an end beyond the edges was not reached.
-            own_end = times.amax(dim=0).to(torch.float64)
+            # Steps that begin after the last end-time of a sample do not count; an end-time beyond the edges is not reached.
+            last = times.amax(dim=0).to(torch.float64)
             left = torch.tensor(edges[:-1], dtype=torch.float64)
-            norms = torch.where(left[:, None] < own_end, norms, torch.zeros_like(norms))
-            norms = torch.where(own_end > edges[-1], torch.full_like(norms, math.inf), norms)
+            norms = torch.where(left[:, None] < last, norms, torch.zeros_like(norms))
+            norms = torch.where(last > edges[-1], torch.full_like(norms, math.inf), norms)
         norms = torch.where(norms < _FINITE, norms, torch.full_like(norms, math.inf))
         return states, norms.amax(dim=0)
 
 
 class Preparation(nn.Module):
-    """Raw input to network input, in float32.
+    """Conversion of raw inputs to network inputs, in float32.
 
     Args:
-        normalise: ``(x - mean) / std`` per channel or feature; None leaves values as they are.
+        normalise: ``(x - mean) / std`` per channel or feature; None leaves the values unchanged.
         input_type: ``"uint8"`` inputs are divided by 255 first.
-        axes: Axes of an input batch.
+        axes: Number of axes of an input batch.
     """
 
     mean: Tensor | None
@@ -167,19 +167,19 @@ class Preparation(nn.Module):
         self.register_buffer("std", None if normalise is None else torch.tensor(normalise.std).reshape(columns))
 
     def forward(self, raw: Tensor) -> Float[Tensor, "B *shape"]:
-        """What the network takes."""
+        """Network inputs of raw inputs."""
         x = raw.to(torch.float32) / 255 if self.input_type == "uint8" else raw
         return x if self.mean is None or self.std is None else (x - self.mean) / self.std
 
 
 class DeployedModel(nn.Module):
-    """Raw input to predictions; the dictionary that it returns names the outputs of the exported file.
+    """Predictions of raw inputs; the keys of the returned dictionary are the outputs of the exported file.
 
     Classification: probs (B, C), entropy, aleatoric, epistemic (B,) in nats, member_probs (S, B, C). Regression: mean, std,
     noise_std (B,), member_means (S, B). Both: times (S,) or (S, B), error_ratio (B,).
 
     Args:
-        prepare: Raw input to network input.
+        prepare: Conversion of raw inputs to network inputs.
         branches: The networks; more than one for an ensemble.
     """
 
@@ -193,8 +193,24 @@ class DeployedModel(nn.Module):
         noises = [n for n in (_noise(branch.network) for branch in branches) if n is not None]
         self.register_buffer("noise", torch.stack(noises).square().mean().sqrt() if noises else None)
 
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        samples: int,
+        grid: Grid,
+        raw: Num[Tensor, "B *shape"],
+        normalise: Normalisation | None,
+        input_type: InputType,
+    ) -> DeployedModel:
+        """Plan the export of a model; the arguments are those of `export_model`, and ``raw`` are inputs to verify with."""
+        prepare = Preparation(normalise, input_type, raw.ndim)
+        networks = exportable_networks(model)
+        branches = [Branch(network, make_plan(network, samples, grid, prepare(raw))) for network in networks]
+        return cls(prepare, branches).eval().requires_grad_(False)
+
     def plans(self) -> list[tuple[LatentTimeODE, Plan]]:
-        """The networks and how they are solved."""
+        """The networks and their plans."""
         return [(branch.network, branch.plan) for branch in self.branches if isinstance(branch, Branch)]
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
@@ -208,16 +224,16 @@ class DeployedModel(nn.Module):
 
 
 def named_outputs(prediction: Prediction) -> dict[str, Tensor]:
-    """The parts of a prediction that an exported file gives."""
+    """The quantities of a prediction that an exported file returns."""
     names: tuple[str, ...]
     if prediction.task == "classification":
         names = ("probs", "entropy", "aleatoric", "epistemic", "member_probs")
     else:
         names = ("mean", "std", "noise_std", "member_means")
-    found = {name: getattr(prediction, name) for name in names}
-    if "noise_std" in found:
-        found["noise_std"] = found["noise_std"].expand(prediction.outputs.shape[1])
-    return found
+    outputs = {name: getattr(prediction, name) for name in names}
+    if "noise_std" in outputs:
+        outputs["noise_std"] = outputs["noise_std"].expand(prediction.outputs.shape[1])
+    return outputs
 
 
 def _noise(network: LatentTimeODE) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""An exported program beside the library, on inputs of several batch sizes, before its file is kept."""
+"""Compare an exported program with the library, on inputs in batches of several sizes, before its file is written."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import torch
 from torch.nn import functional
 
 from ltnode.data import Normalisation
-from ltnode.errors import LTNodeError
+from ltnode.errors import InputError, LTNodeError
 from ltnode.export.program import DeployedModel, InputType, named_outputs
 from ltnode.models import Model, Prediction
 from ltnode.ode import SolverError, odesolve
 from ltnode.typing import Float, Tensor
 
 Program = Callable[[Tensor], Mapping[str, Tensor]]
-"""Raw inputs to named outputs: what a runtime makes of the exported file."""
+"""Raw inputs -> named outputs: the exported file, run by its runtime."""
+Runnable = tuple[Program, Callable[[Mapping[str, str]], bytes]]
+"""A program, and the function that makes its file with some metadata."""
 
 BATCH_SIZES = (1, 64)
 N_INPUTS = 100
@@ -24,20 +26,20 @@ _NOISIEST = 0.3
 
 
 class ExportError(LTNodeError):
-    """A model could not be exported, or its exported form does not agree with the library."""
+    """A model could not be exported, or the exported program disagrees with the library."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far an exported program is from the library.
+    """Difference between an exported program and the library.
 
     Attributes:
-        inputs: Number of inputs compared.
+        inputs: Number of inputs that were compared.
         difference: Largest absolute difference of any output from the library on the same steps; for regression in units of
-            ``max(1, |output|)``. On a stored grid this is ``model.predict`` for every input whose error check passes.
+            ``max(1, |output|)``. On a stored grid the library is ``model.predict`` for every input that passes the error check.
         flagged: Share of the inputs with ``error_ratio >= 1``: their steps miss the tolerance, and ``model.predict`` solves
-            them again on finer ones.
-        from_predict: Largest difference of the averaged prediction from ``model.predict`` over all inputs, flagged ones too.
+            them again with finer steps.
+        from_predict: Largest difference of the averaged prediction from ``model.predict``, over flagged inputs too.
     """
 
     inputs: int
@@ -45,13 +47,34 @@ class Agreement:
     flagged: float
     from_predict: float
 
+    def require(self, tolerance: float) -> None:
+        """Refuse a program that differs by more than the tolerance.
+
+        Raises:
+            ExportError: It does.
+        """
+        if not self.difference <= tolerance:
+            raise ExportError(
+                f"the exported model differs from the library by {self.difference:.4g} on {self.inputs} inputs, more than the "
+                f"tolerance {tolerance:g}: nothing was written. Allow more with tolerance=..., or try another grid"
+            )
+
+    def facts(self) -> dict[str, str]:
+        """Entries for the metadata of the file."""
+        return {
+            "difference": f"{self.difference:.3g}",
+            "verified_inputs": str(self.inputs),
+            "flagged_share": f"{self.flagged:.4g}",
+            "difference_from_predict": f"{self.from_predict:.3g}",
+        }
+
 
 def drawn_inputs(
     shape: Sequence[int], normalise: Normalisation | None, input_type: InputType, seed: int, n: int = N_INPUTS
 ) -> Tensor:
-    """Inputs to verify with: smooth random pictures with noise of growing strength on [0, 1], or standard normal vectors.
+    """Draw inputs to verify with: smooth random images in [0, 1] with noise of increasing strength, or standard normal vectors.
 
-    They are raw inputs of the file: de-normalised vectors, or pixels; without a normalisation, standardised pixels.
+    They are raw inputs of the file: pixels or denormalised vectors; standardised pixels if the file does not normalise.
     """
     generator = torch.Generator().manual_seed(seed)
     if len(shape) != 3:
@@ -69,47 +92,58 @@ def drawn_inputs(
     return x if normalise is not None else (x - 0.5) / 0.25
 
 
+def checked_inputs(inputs: Tensor, shape: tuple[int, ...], input_type: InputType) -> Tensor:
+    """Check the shape and the dtype of the user's inputs to verify with."""
+    dtype = torch.uint8 if input_type == "uint8" else torch.float32
+    if tuple(inputs.shape[1:]) != shape or len(inputs) < 2:
+        sizes = ", ".join(map(str, shape))
+        raise InputError(f"inputs to compare on must have shape (N, {sizes}) with N >= 2, not {tuple(inputs.shape)}")
+    if inputs.dtype != dtype:
+        raise InputError(f"inputs to compare on must be {dtype}, like those of the file, not {inputs.dtype}")
+    return inputs.detach().cpu()
+
+
 def library_on_plan(deployed: DeployedModel, x: Float[Tensor, "B *shape"]) -> tuple[dict[str, Tensor], Float[Tensor, " B"]]:
-    """The library's own outputs on the steps of the exported program, and each input's error ratio.
+    """Outputs of the library on the steps of the exported program, and the error ratio of each input.
 
     Args:
-        deployed: Gives the networks and their plans.
+        deployed: The networks and their plans.
         x: Network inputs.
     """
     outputs, times, ratios = [], [], []
     with torch.no_grad():
         for network, plan in deployed.plans():
             o = network.solver
-            own = network.prediction_times(x, plan.samples)
+            end_times = network.prediction_times(x, plan.samples)
             grid = None if plan.edges is None else list(plan.edges)
-            found = odesolve(
-                network.field, network.initial_state(x), own, o.rtol, o.atol, o.method,
+            solution = odesolve(
+                network.field, network.initial_state(x), end_times, o.rtol, o.atol, o.method,
                 grid=grid, control="sample", max_steps=o.max_steps,
             )  # fmt: skip
-            norms = found.error_norms
-            if own.ndim == 2 and found.grid.ndim == 1:
-                norms = torch.where(found.grid[:-1, None] < own.double().amax(dim=0), norms, torch.zeros_like(norms))
-            outputs.append(network.outputs_at(found.states))
-            times.append(own)
+            norms = solution.error_norms
+            if end_times.ndim == 2 and solution.grid.ndim == 1:
+                norms = torch.where(solution.grid[:-1, None] < end_times.double().amax(dim=0), norms, torch.zeros_like(norms))
+            outputs.append(network.outputs_at(solution.states))
+            times.append(end_times)
             ratios.append(norms.amax(dim=0))
     prediction = Prediction(deployed.task, torch.cat(outputs), torch.cat(times), noise=deployed.noise)
     return {**named_outputs(prediction), "times": prediction.times}, torch.stack(ratios).amax(dim=0)
 
 
-def compare(program: Program, deployed: DeployedModel, model: Model, raw: Tensor, samples: int, stored: bool) -> Agreement:
-    """Put inputs through an exported program and through the library.
+def compare(program: Program, deployed: DeployedModel, model: Model, raw: Tensor, stored: bool) -> Agreement:
+    """Run an exported program and the library on the same inputs.
 
     Args:
-        program: The exported program, run by its own runtime.
-        deployed: What it was exported from.
+        program: The exported program, run by its runtime.
+        deployed: The module that it was exported from.
         model: The model, for ``model.predict``.
         raw: Raw inputs; compared as a batch of 1, a batch of 64, and the rest.
-        samples: Number of members.
-        stored: The steps are those that ``model.predict`` takes first, so passing inputs must agree with it.
+        stored: Whether the steps are the first ones of ``model.predict``, so that inputs that pass the check must agree with it.
 
     Raises:
-        ExportError: The library itself cannot solve these inputs on these steps.
+        ExportError: The library cannot solve these inputs with these steps.
     """
+    samples = sum(plan.samples for _, plan in deployed.plans())
     average = "probs" if deployed.task == "classification" else "mean"
     difference = from_predict = 0.0
     flagged = 0
@@ -119,7 +153,7 @@ def compare(program: Program, deployed: DeployedModel, model: Model, raw: Tensor
         try:
             expected, ratio = library_on_plan(deployed, x)
         except SolverError as error:
-            raise ExportError(f"the library cannot solve the inputs to verify with on these steps: {error}") from error
+            raise ExportError(f"the library cannot solve the inputs to verify with, using these steps: {error}") from error
         full = named_outputs(model.predict(x, samples))[average]
         passes = ratio < 1.0
         flagged += int((~passes).sum())
@@ -140,8 +174,8 @@ def _batches(raw: Tensor) -> list[Tensor]:
 
 
 def _largest(got: Tensor, expected: Tensor) -> float:
-    """Largest difference, in units of the value where that is above 1; infinite where a number is missing."""
+    """Largest difference, relative to the value if that is above 1; infinite for NaN."""
     if got.shape != expected.shape:
-        raise ExportError(f"an output has shape {tuple(got.shape)}, and the library's {tuple(expected.shape)}")
+        raise ExportError(f"an output of the file has shape {tuple(got.shape)}, but that of the library {tuple(expected.shape)}")
     distance = (got - expected).abs() / expected.abs().clamp_min(1.0)
     return float(distance.nan_to_num(nan=float("inf")).max()) if distance.numel() else 0.0

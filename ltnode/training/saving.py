@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ltnode.training import tensor_file
 from ltnode.training.checkpoint import model_tensors, restore_model
 from ltnode.training.run_config import RUN_FOLDER_FORMAT, read_run_config
 
+_LOG = logging.getLogger("ltnode")
 _WEIGHTS = "model.safetensors"
 
 
@@ -40,6 +42,12 @@ def save(model: Model, path: str | Path) -> Path:
     Raises:
         CheckpointError: The folder holds a training run or other files, or cannot be written.
     """
+    if not isinstance(model, Model):
+        raise InputError(
+            f"ltnode.save takes a model, not a {type(model).__name__}; save a scikit-learn estimator with joblib.dump or pickle"
+        )
+    if (hint := getattr(model, "saving_hint", None)) is not None:
+        _LOG.warning("%s", hint)
     folder = Path(path)
     if folder.is_dir() and any(folder.iterdir()):
         config = read_run_config(folder, "a saved model; choose another folder")

@@ -1,4 +1,4 @@
-"""`LTNodeClassifier`: what it learns, what it says about its doubt, and that nothing but its arguments decides it."""
+"""`LTNodeClassifier`: what it learns, its uncertainty, and that only its arguments determine the result."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def fitted(moons):
 
 
 def test_it_learns_a_curved_border(fitted):
-    """Two moons at noise 0.25: a straight border errs on 14 % of new points, the best curve on 6 %."""
+    """Two moons with noise 0.25: a straight border misclassifies 14 % of new points, the best curve 6 %."""
     assert fitted.score(*make_moons(1000, noise=0.25, random_state=1)) > 0.89
 
 
 @pytest.mark.parametrize("end_time", END_TIMES)
 def test_every_end_time_fits_and_predicts(end_time):
-    """Well separated blobs (5 standard deviations apart): any of them classifies all but a few."""
+    """Blobs that are 5 standard deviations apart: every end-time classifies all but a few points correctly."""
     X, y = make_blobs(90, centers=[[0, 0], [5, 0], [0, 5]], random_state=0)
     model = ltnode.LTNodeClassifier(end_time, max_epochs=8, random_state=0).fit(X, y)
     assert model.model_.spec["model"] == END_TIMES[end_time]
     assert model.score(X, y) > 0.9
     epistemic = model.predict_uncertainty(X).epistemic
-    # A fixed end-time has one member only, so that members cannot disagree; the others do somewhere.
+    # A fixed end-time has only one member, so that members cannot disagree; with the other end-times they do somewhere.
     assert (epistemic.max() < 1e-12) == (end_time == "fixed")
 
 
 def test_probabilities_labels_and_logarithms_agree(fitted, moons):
-    """float64 throughout: sums and logarithms to 1e-12."""
+    """Everything is float64: sums and logarithms agree to 1e-12."""
     X = moons[0]
     probabilities = fitted.predict_proba(X)
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-12)
@@ -56,7 +56,7 @@ def test_probabilities_labels_and_logarithms_agree(fitted, moons):
 
 
 def test_the_entropy_splits_in_two_and_is_that_of_the_probabilities(fitted, moons):
-    """Entropy from the probabilities by its definition; the split is exact up to the rounding of a clamp at 0."""
+    """Reference: the definition of the entropy; the split is exact up to the rounding of a clamp at 0."""
     X = moons[0]
     u = fitted.predict_uncertainty(X)
     assert isinstance(u, Uncertainty) and len(u) == len(X) and list(u.as_dict()) == ["entropy", "aleatoric", "epistemic"]
@@ -68,13 +68,13 @@ def test_the_entropy_splits_in_two_and_is_that_of_the_probabilities(fitted, moon
 
 
 def test_the_members_are_those_of_the_model_inside(fitted, moons):
-    """`model_` on standardised inputs is the estimator: the same numbers to rounding."""
+    """`model_` on standardised inputs gives the probabilities of the estimator up to rounding."""
     x = torch.tensor(fitted.scaler_.transform(moons[0]))
     np.testing.assert_allclose(fitted.model_.predict(x).probs.numpy(), fitted.predict_proba(moons[0]), rtol=1e-12)
 
 
 def test_doubt_is_larger_between_the_classes_than_inside_of_one(fitted):
-    """(0.5, 0.25) lies midway between the two moons, (0, 1) on the upper one."""
+    """(0.5, 0.25) lies between the two moons, (0, 1) on the upper one."""
     score = fitted.score_samples([[0.5, 0.25], [0.0, 1.0]])
     assert score[0] < score[1] - 0.1
 
@@ -110,7 +110,7 @@ def test_random_state_alone_decides_and_the_global_generators_are_left_alone(moo
 
 @pytest.mark.parametrize("copy", ["pickle", "joblib"])
 def test_a_saved_estimator_predicts_the_same(fitted, moons, copy):
-    """No graph, gradient or generator travels: the same bits afterwards, in a small file (its weights are 31 kB)."""
+    """No graph, gradient or generator is pickled: predictions are identical, and the file is small (the weights are 31 kB)."""
     buffer = io.BytesIO()
     if copy == "pickle":
         pickle.dump(fitted, buffer)
@@ -123,21 +123,21 @@ def test_a_saved_estimator_predicts_the_same(fitted, moons, copy):
 
 
 def test_a_clone_is_unfitted_and_trains_to_the_same(fitted, moons):
-    """Parameters only are cloned."""
+    """Only parameters are cloned."""
     again = clone(fitted)
     assert not hasattr(again, "model_")
     np.testing.assert_array_equal(again.fit(*moons).predict_proba(moons[0]), fitted.predict_proba(moons[0]))
 
 
 def test_large_inputs_are_predicted_in_parts(fitted, moons, monkeypatch):
-    """In parts of 7 rows the same probabilities to rounding (float64)."""
+    """Predicting in chunks of 7 rows gives the same probabilities up to rounding (float64)."""
     whole = fitted.predict_proba(moons[0])
     monkeypatch.setattr("ltnode.estimators.base._CHUNK", 7)
     np.testing.assert_allclose(fitted.predict_proba(moons[0]), whole, rtol=1e-9)
 
 
 def test_partial_fit_learns_from_chunks(moons):
-    """Twelve passes in two chunks: better than the linear border, and every pass is counted."""
+    """Twelve passes in two chunks are better than a linear border, and every pass is counted."""
     X, y = moons
     model = ltnode.LTNodeClassifier(random_state=0, learning_rate=0.02)
     for _ in range(6):
@@ -149,7 +149,7 @@ def test_partial_fit_learns_from_chunks(moons):
 
 
 def test_partial_fit_keeps_the_optimisers_memory_through_a_pickle(moons):
-    """Stopped, saved and continued equals uninterrupted, bit for bit."""
+    """Stopped, saved and continued training equals uninterrupted training, bit for bit."""
     X, y = moons
     straight = ltnode.LTNodeClassifier(random_state=0).partial_fit(X, y, classes=[0, 1]).partial_fit(X, y)
     stopped = pickle.loads(pickle.dumps(ltnode.LTNodeClassifier(random_state=0).partial_fit(X, y, classes=[0, 1])))
@@ -157,7 +157,7 @@ def test_partial_fit_keeps_the_optimisers_memory_through_a_pickle(moons):
 
 
 def test_partial_fit_wants_to_know_all_classes(moons):
-    """In the first call; later ones must agree, and no label may be new."""
+    """The first call needs the classes; later calls must agree with them, and no label may be new."""
     X, y = moons
     with pytest.raises(ltnode.InputError, match="needs classes"):
         ltnode.LTNodeClassifier().partial_fit(X, y)
@@ -169,7 +169,7 @@ def test_partial_fit_wants_to_know_all_classes(moons):
 
 
 def test_warm_start_goes_on_and_a_cold_one_begins_anew(moons):
-    """The first epoch of a warm second fit has a smaller loss than that of the first; a cold one repeats it exactly."""
+    """The first epoch of a second, warm fit has a smaller loss than that of the first fit; a cold fit repeats it exactly."""
     for warm in (True, False):
         model = ltnode.LTNodeClassifier(max_epochs=4, warm_start=warm, early_stopping=False, random_state=0)
         first = model.fit(*moons).loss_curve_[0]
@@ -178,7 +178,7 @@ def test_warm_start_goes_on_and_a_cold_one_begins_anew(moons):
 
 
 def test_a_held_out_part_is_stratified_and_may_be_refused(moons):
-    """120 rows of two classes, 1 of a third: no stratification possible, and it still trains; False holds out nothing."""
+    """120 rows of two classes and 1 of a third cannot be stratified, and training still works; False holds out nothing."""
     X, y = moons
     y = y.copy()
     y[0] = 2
@@ -196,8 +196,8 @@ def test_a_held_out_part_is_stratified_and_may_be_refused(moons):
         ({"batch_size": "all"}, "batch_size must be an integer"),
         ({"max_epochs": 2.5}, "max_epochs must be an integer"),
         ({"early_stopping": "yes"}, "early_stopping must be True, False or 'auto'"),
-        ({"validation_fraction": 1.5}, "validation_fraction must lie between 0 and 1"),
-        ({"tol": -1}, "tol must be a number of at least 0"),
+        ({"validation_fraction": 1.5}, "validation_fraction must be between 0 and 1"),
+        ({"tol": -1}, "tol must be a number >= 0"),
         ({"kl_weight": -1.0}, "kl_weight must be a number"),
         ({"learning_rate": -1.0}, "lr must be a finite number >= 0, not -1.0"),
         ({"device": "tpu"}, "device must be .*, not 'tpu'"),
@@ -205,15 +205,15 @@ def test_a_held_out_part_is_stratified_and_may_be_refused(moons):
     ],
     ids=str,
 )
-def test_an_impossible_parameter_gets_an_error_that_says_what_is_allowed(moons, parameters, message):
-    """All are ValueErrors, as scikit-learn's own; raised by fit, not by the constructor."""
+def test_an_invalid_parameter_gets_an_error_that_says_what_is_allowed(moons, parameters, message):
+    """All are ValueErrors, as in scikit-learn, and raised by fit, not by the constructor."""
     model = ltnode.LTNodeClassifier(**parameters)
     with pytest.raises(ValueError, match=message):
         model.fit(*moons)
 
 
 def test_progress_is_logged_on_request(moons, caplog):
-    """One line per two epochs at verbose=2, none at 0."""
+    """One log line every two epochs with verbose=2, none with 0."""
     with caplog.at_level("INFO", "ltnode"):
         ltnode.LTNodeClassifier(max_epochs=4, verbose=0, random_state=0).fit(*moons)
         assert not caplog.messages

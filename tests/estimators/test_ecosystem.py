@@ -1,7 +1,8 @@
-"""Beside scikit-learn's own tools, MAPIE, and without scikit-learn."""
+"""The estimators with scikit-learn's tools and MAPIE, and the package without scikit-learn."""
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ def moons():
 
 
 def test_a_pipeline_trains_and_hands_its_methods_through(moons):
-    """Quadratic features make the moons easier; `score_samples` reaches through the pipeline."""
+    """Quadratic features make the moons easier; `score_samples` works through the pipeline."""
     X, y = moons
     pipeline = make_pipeline(PolynomialFeatures(2), ltnode.LTNodeClassifier(**SHORT)).fit(X, y)
     assert pipeline.score(X, y) > 0.8
@@ -35,7 +36,7 @@ def test_a_pipeline_trains_and_hands_its_methods_through(moons):
 
 @pytest.mark.no_typecheck
 def test_a_grid_search_chooses_and_refits(moons):
-    """Over end-times and widths. Widths are numpy integers, as numpy grids give them; the type checks must not be in the way."""
+    """A grid over end-times and widths. Widths are NumPy integers, as in NumPy grids; the checks must accept them."""
     grid = {"end_time": ["gamma", "fixed"], "width": np.array([4, 8])}
     search = GridSearchCV(ltnode.LTNodeClassifier(max_epochs=2, random_state=0), grid, cv=2, scoring="neg_log_loss").fit(*moons)
     assert len(search.cv_results_["params"]) == 4
@@ -44,19 +45,19 @@ def test_a_grid_search_chooses_and_refits(moons):
 
 
 def test_cross_validation_is_repeatable_and_does_not_depend_on_the_number_of_jobs(moons):
-    """In this process and in two others: the same scores."""
+    """The scores in this process and in two others are identical."""
     scores = [cross_val_score(ltnode.LTNodeClassifier(**SHORT), *moons, cv=2, n_jobs=jobs) for jobs in (1, 2)]
     np.testing.assert_allclose(*scores, rtol=1e-12)
 
 
 def test_it_can_be_calibrated(moons):
-    """`CalibratedClassifierCV` wraps it; sigmoid, 2 folds."""
+    """`CalibratedClassifierCV` wraps the classifier (sigmoid, 2 folds)."""
     model = CalibratedClassifierCV(ltnode.LTNodeClassifier(**SHORT), cv=2).fit(*moons)
     assert model.score(*moons) > 0.8
 
 
 def test_out_of_fold_predictions_of_a_regressor(rng):
-    """`cross_val_predict` on a straight line: most of its variance is explained."""
+    """`cross_val_predict` on a straight line explains most of the variance."""
     X = rng.uniform(-1, 1, size=(120, 2))
     y = X @ [1.0, 2.0]
     out = cross_val_predict(ltnode.LTNodeRegressor(**SHORT), X, y, cv=2)
@@ -64,7 +65,7 @@ def test_out_of_fold_predictions_of_a_regressor(rng):
 
 
 def test_mapie_conformal_sets_cover(moons):
-    """Sets at 90 % on 400 new points; 100 calibration points leave a standard error of 3 %, 8 % allowed."""
+    """Prediction sets at 90 % on 400 new points; 100 calibration points give a standard error of 3 %, and 8 % is allowed."""
     conformal = pytest.importorskip("mapie.classification")
     model = ltnode.LTNodeClassifier(**SHORT).fit(*moons)
     X, y = make_moons(500, noise=0.2, random_state=1)
@@ -75,7 +76,7 @@ def test_mapie_conformal_sets_cover(moons):
 
 
 def test_mapie_conformal_intervals_cover(rng):
-    """The same for a regressor, with intervals of constant width."""
+    """As above for a regressor, with intervals of constant width."""
     conformal = pytest.importorskip("mapie.regression")
     X = rng.uniform(-2, 2, size=(650, 1))
     y = np.sin(2 * X[:, 0]) + 0.2 * rng.normal(size=650)
@@ -87,7 +88,7 @@ def test_mapie_conformal_intervals_cover(rng):
 
 
 def test_without_scikit_learn_the_package_works_and_the_error_names_the_extra():
-    """In an interpreter where scikit-learn cannot be found: everything else imports, and both names say what is missing."""
+    """In an interpreter without scikit-learn, everything else imports, and both names say what is missing."""
     code = """
 import sys
 sys.modules["sklearn"] = None
@@ -114,9 +115,23 @@ else:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_runs():
-    """`examples/sklearn_pipeline.py` as a user calls it."""
+    """`examples/sklearn_pipeline.py` runs as a user would call it."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "sklearn_pipeline.py")], capture_output=True, text=True, timeout=580, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
+
+
+@pytest.mark.no_typecheck
+def test_saving_the_network_alone_warns_and_saving_the_estimator_says_how(tmp_path, caplog):
+    """``ltnode.save`` stores no scaler: the warning names the way to keep it, and so does the error for the whole estimator."""
+    X, y = make_moons(60, random_state=0)
+    fitted = ltnode.LTNodeClassifier(max_epochs=1, random_state=0).fit(X, y)
+    with caplog.at_level(logging.WARNING, "ltnode"):
+        ltnode.save(fitted.model_, tmp_path / "network")
+    assert "does not store the scaler" in caplog.text
+    assert "joblib.dump" in caplog.text
+    with pytest.raises(ltnode.InputError, match=r"not a LTNodeClassifier.*joblib\.dump"):
+        ltnode.save(fitted, tmp_path / "estimator")
+    assert not (tmp_path / "estimator").exists()

@@ -1,4 +1,4 @@
-"""`LTNodeRegressor`: means, standard deviations and their split, in units of the target."""
+"""`LTNodeRegressor`: means, standard deviations and their parts, in units of the target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fitted():
 
 
 def test_it_learns_a_curve_and_its_noise(fitted):
-    """y = 100 + 10 sin x + noise of 3: RMSE against the curve itself below half the noise; noise within 40 %.
+    """y = 100 + 10 sin x + noise of 3: the RMSE to the curve is below half the noise, and the noise is found within 40 %.
 
     250 points estimate a standard deviation to 5 %, the held-out part of 38 to 12 %.
     """
@@ -40,14 +40,14 @@ def test_it_learns_a_curve_and_its_noise(fitted):
 
 
 def test_intervals_cover_what_they_promise(fitted):
-    """90 % intervals on 2,000 new points. 38 held-out rows know the noise to 12 %; 24 % more or less covers 79 or 96 %."""
+    """90 % intervals on 2,000 new points. 38 held-out rows determine the noise to 12 %; 24 % gives a coverage of 79 or 96 %."""
     X, y = sine(2000, 1)
     mean, std = fitted.predict(X, return_std=True)
     assert 0.79 < np.mean(np.abs(y - mean) < 1.645 * std) < 0.97
 
 
 def test_the_parts_of_the_uncertainty_add_up(fitted):
-    """Definitions in float64: to 1e-9."""
+    """The definitions hold to 1e-9 in float64."""
     X = np.linspace(-6, 6, 50)[:, None]
     u = fitted.predict_uncertainty(X)
     assert isinstance(u, RegressionUncertainty) and len(u) == 50
@@ -60,14 +60,14 @@ def test_the_parts_of_the_uncertainty_add_up(fitted):
 
 
 def test_rows_far_from_the_data_get_lower_scores(fitted):
-    """Members part where no data tie them together: x = 9 and -9, three times the range of the data, against the inside."""
+    """Members disagree away from the data: x = 9 and -9, three times the range of the data, compared with the inside."""
     inside = fitted.score_samples(np.linspace(-2, 2, 20)[:, None])
     outside = fitted.score_samples([[-9.0], [9.0]])
     assert outside.max() < np.median(inside)
 
 
 def test_units_of_the_target_do_not_matter():
-    """y -> a y + b maps means by the same, standard deviations by |a|; to rounding, since training sees the same numbers."""
+    """y -> a y + b maps means likewise and standard deviations by |a|, up to rounding: training sees the same values."""
     X, y = sine(80, 2)
     model = ltnode.LTNodeRegressor(max_epochs=3, random_state=0)
     mean, std = model.fit(X, y).predict(X, return_std=True)
@@ -77,7 +77,7 @@ def test_units_of_the_target_do_not_matter():
 
 
 def test_constant_targets_and_features_are_no_division_by_zero():
-    """The constant is predicted; nothing is NaN."""
+    """A constant target is predicted, and no value is NaN."""
     X = np.ones((60, 2))
     mean, std = ltnode.LTNodeRegressor(max_epochs=20, random_state=0).fit(X, np.full(60, 7.0)).predict(X, return_std=True)
     np.testing.assert_allclose(mean, 7, atol=0.5)
@@ -85,7 +85,7 @@ def test_constant_targets_and_features_are_no_division_by_zero():
 
 
 def test_a_fixed_end_time_has_noise_only():
-    """One member: no spread, so that the standard deviation is the noise."""
+    """With one member there is no spread, so that the standard deviation is the noise."""
     X, y = sine(60, 3)
     u = ltnode.LTNodeRegressor("fixed", max_epochs=3, random_state=0).fit(X, y).predict_uncertainty(X)
     assert u.model_std.max() < 1e-9
@@ -93,7 +93,7 @@ def test_a_fixed_end_time_has_noise_only():
 
 
 def test_partial_fit_and_warm_start_go_on():
-    """Losses fall from call to call; a pickle keeps everything."""
+    """The loss decreases from call to call, and a pickle keeps the whole state."""
     X, y = sine(100, 4)
     model = ltnode.LTNodeRegressor(random_state=0)
     for _ in range(6):
@@ -107,7 +107,7 @@ def test_partial_fit_and_warm_start_go_on():
 
 
 def test_a_column_of_targets_is_taken_with_a_warning():
-    """scikit-learn's manner; a second column is refused."""
+    """A column vector is accepted with scikit-learn's warning; a second column is refused."""
     X, y = sine(30, 5)
     with pytest.warns(DataConversionWarning):
         prediction = ltnode.LTNodeRegressor(max_epochs=2, random_state=0).fit(X, y[:, None]).predict(X)

@@ -1,4 +1,4 @@
-"""scikit-learn's own contract of an estimator, without one expected failure."""
+"""scikit-learn's contract of an estimator, without a single expected failure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 
 import ltnode
 
-# What the checks are about (types, shapes, errors, invariances, copies) does not depend on how long training takes; the accuracy
-# that some of them ask for is reached in 3 epochs. The defaults are checked in the slow test.
+# The subjects of the checks (types, shapes, errors, invariances, copies) do not depend on the length of the training, and the
+# accuracy that some of them require is reached in 3 epochs. The defaults are checked in the slow test.
 FAST = {"max_epochs": 3, "batch_size": 50, "learning_rate": 0.02}
 
 
-@pytest.mark.no_typecheck  # some checks give parameters of every type: the estimator's own error must come first
+@pytest.mark.no_typecheck  # some checks pass parameters of any type: the error must come from the estimator
 @parametrize_with_checks([ltnode.LTNodeClassifier(**FAST), ltnode.LTNodeRegressor(**FAST)])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_scikit_learns_checks_pass(estimator, check):
-    """Every check that scikit-learn has for an estimator of this kind, one by one."""
+    """Every check of scikit-learn for an estimator of this kind, one by one."""
     check(estimator)
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of the estimators: record, page and script belong together."""
+"""The benchmark of the estimators: record, page and script agree."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def record(tabular):
 
 
 def test_the_page_shows_the_record(tabular, record):
-    """Rendering the record into the page changes nothing."""
+    """Rendering the record into the page leaves the page unchanged."""
     page = tabular.PAGE.read_text(encoding="utf-8")
     assert tabular.render(record, page) == page
     assert page.count(tabular.BEGIN) == 1
 
 
 def test_the_record_is_complete(tabular, record):
-    """Every data set, method and split once; where it comes from; all values finite and possible."""
+    """Every data set, method and split occurs once, with its provenance; all values are finite and valid."""
     rows = record["rows"]
     splits = len(record["provenance"]["splits"])
     assert splits >= 3
@@ -41,7 +41,7 @@ def test_the_record_is_complete(tabular, record):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_baselines_predict_what_they_should(tabular, rng):
-    """A cheap pass of the scoring path for every baseline: probabilities on the simplex, positive standard deviations."""
+    """A cheap run of every baseline: probabilities lie on the simplex, standard deviations are positive."""
     x = rng.normal(size=(60, 2))
     for method in tabular.METHODS[1:3]:
         probs = tabular.classify(method, x, (x[:, 0] > 0).astype(int), x[:10], 0)

@@ -23,7 +23,7 @@ SAMPLES = 4
 
 @dataclass(frozen=True)
 class Case:
-    """A model by name, and how it is exported."""
+    """The name of a model, and the options of its export."""
 
     model: str
     spec: ltnode.InputSpec
@@ -42,7 +42,7 @@ CASES: dict[str, Case] = {
 
 
 def small_model(name: str, spec: ltnode.InputSpec) -> ltnode.Model:
-    """A narrow network with weights large enough that its members disagree, and a stored grid of its own."""
+    """A narrow network whose weights are large enough that its members disagree, with its own prediction grid."""
     # A loose tolerance on images: every step adds seconds to an export.
     tolerance = 0.1 if spec.is_image else 1e-2
     model = ltnode.build(name, spec, seed=0, width=4, solver={"rtol": tolerance, "atol": tolerance})
@@ -57,7 +57,7 @@ def small_model(name: str, spec: ltnode.InputSpec) -> ltnode.Model:
 
 
 def inputs_for(case: Case, n: int, seed: int = 5) -> torch.Tensor:
-    """Raw inputs of a case's file that its verification did not use."""
+    """Raw inputs for the file of a case that its verification did not use."""
     generator = torch.Generator().manual_seed(seed)
     if len(case.spec.shape) == 1:
         return torch.randn(n, *case.spec.shape, generator=generator)
@@ -66,7 +66,7 @@ def inputs_for(case: Case, n: int, seed: int = 5) -> torch.Tensor:
 
 
 def network_input(case: Case, raw: torch.Tensor) -> torch.Tensor:
-    """What the model itself takes for raw inputs."""
+    """Network inputs of raw inputs."""
     return PIXELS.apply(raw) if "normalise" in case.options else raw
 
 

@@ -1,4 +1,4 @@
-"""Exported models in a browser: onnxruntime-web in headless Chromium, from files of this machine alone."""
+"""Exported models in a browser: onnxruntime-web in headless Chromium, using local files only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from small_exports import CASES, SAMPLES, inputs_for, network_input, shared_file
 INSTALL = "npm install --prefix ~/.cache/ltnode-npm onnxruntime-web@1.30.0"
 BROWSERS = ("chromium", "chromium-browser", "chromium-headless-shell", "google-chrome")
 NEEDED = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
-# Run in one thread: several need headers that isolate the page from other sites.
+# Run in one thread: several threads need headers that isolate the page from other sites.
 PAGE = """<!doctype html><link rel="icon" href="data:,"><script type="module">
 import * as ort from "./ort.wasm.min.mjs";
 ort.env.wasm.numThreads = 1;
@@ -33,7 +33,7 @@ window.ready = true;
 
 
 def runtime() -> Path:
-    """The folder of onnxruntime-web's built files."""
+    """The folder that contains the built files of onnxruntime-web."""
     cache = Path.home() / ".cache" / "ltnode-npm"
     named = os.environ.get("LTNODE_ONNXRUNTIME_WEB")
     for place in [Path(named)] if named else [cache / "node_modules" / "onnxruntime-web", cache / "onnxruntime-web"]:
@@ -51,7 +51,7 @@ def browser() -> str:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory, onnx_file: Callable[[str], Path]) -> Iterator[str]:
-    """A server of this machine with the page, the runtime and the three models."""
+    """A local server with the page, the runtime and the three models."""
     browser()
     folder = tmp_path_factory.mktemp("site")
     for name in NEEDED:
@@ -76,8 +76,8 @@ def address(tmp_path_factory: pytest.TempPathFactory, onnx_file: Callable[[str],
 
 
 def test_exported_models_give_the_library_s_answers_in_a_browser(address: str) -> None:
-    # LT-, ALT- and Uni-NODE, batches of 1 and 64, against predict; 1e-5 as the issue asks. Inputs whose error check fails are
-    # solved on finer steps by the library alone, so they are left out; most must pass. No request leaves this machine.
+    # LT-, ALT- and Uni-NODE in batches of 1 and 64; reference: predict, to 1e-5. Inputs that fail the error check are solved with
+    # finer steps by the library only, so they are skipped; most inputs must pass. No request leaves this machine.
     sync_api = pytest.importorskip("playwright.sync_api")
     requests: list[str] = []
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""``ltnode export``: from a folder to a verified file."""
+"""``ltnode export``: from a run folder to a verified file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_folder_becomes_a_torch_file_that_runs_in_a_process_without_ltnode(tmp
         (("--grid", "0"), "--grid"),
     ],
 )
-def test_impossible_options_end_with_one_line(tmp_path: Path, option: tuple[str, str], message: str) -> None:
+def test_invalid_options_end_with_one_line(tmp_path: Path, option: tuple[str, str], message: str) -> None:
     ltnode.save(small_model("node", VECTORS), tmp_path / "run")
     result = CliRunner().invoke(make_app(), ["export", str(tmp_path / "run"), *option])
     assert result.exit_code == 2

@@ -1,7 +1,8 @@
-"""``export_model``: what is refused and what is left behind."""
+"""``export_model``: refused arguments, and what a failed export leaves behind."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ import ltnode
 from ltnode.data import Normalisation
 from ltnode.export import ExportError, api, export_model
 from ltnode.export.onnx_format import require_onnx
+from ltnode.trained import TrainedModel
 
 
 @pytest.mark.slow
 def test_an_ensemble_is_exported_with_its_networks(tmp_path: Path) -> None:
-    # Reference: predict with as many members as networks; regression, so the noise is the mean variance of the networks.
+    """Reference: predict with one member per network; for regression, the noise variance is the mean over the networks."""
     model = ltnode.build("ensemble", REGRESSION, seed=0, width=4, members=2).eval()
     kept = export_model(model, tmp_path / "m.pt2", "torch", inputs=torch.randn(8, 2))
     x = torch.randn(5, 2)
@@ -27,7 +29,7 @@ def test_an_ensemble_is_exported_with_its_networks(tmp_path: Path) -> None:
 
 
 def test_a_file_that_disagrees_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A program whose probabilities are off by 1e-3.
+    """A program whose probabilities are off by 1e-3 is refused, and nothing is written."""
     honest = api.torch_format.torch_program
 
     def dishonest(content: bytes) -> api.torch_format.Program:
@@ -63,8 +65,25 @@ def test_models_that_cannot_be_exported_are_refused_with_a_reason(tmp_path: Path
         export_model(ltnode.build(name, VECTORS, seed=0), tmp_path / "m.onnx")
 
 
+def test_a_run_folder_provides_shape_normalisation_classes_and_operating_point(tmp_path: Path) -> None:
+    """The file of a folder, or of the opened model, takes raw inputs; reference: the predictions of the trained model, 1e-5."""
+    folder = Path(__file__).parents[1] / "fixtures" / "run-folders" / "v0.1" / "vectors"
+    trained = TrainedModel.open(folder)
+    raw = torch.randn(8, 2)
+    for source in (folder, trained):
+        kept = export_model(source, tmp_path / "m.pt2", "torch", inputs=raw)
+        got, prediction = torch.export.load(kept.path).module()(raw), trained.predict(raw)
+        passes = got["error_ratio"] < 1
+        assert passes.any()
+        torch.testing.assert_close(got["probs"][passes], prediction.probs[passes], rtol=0, atol=1e-5)
+        assert json.loads(kept.metadata["class_names"]) == list(trained.class_names)
+        assert trained.operating_point is not None
+        threshold = json.loads(kept.metadata["operating_point"])["entropy_threshold"]
+        assert threshold == trained.operating_point.entropy_threshold
+
+
 @pytest.mark.no_typecheck
-def test_impossible_arguments_are_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
     model, path = small_model("node", VECTORS), tmp_path / "m.onnx"
     refused = [
         ({"format": "tflite"}, "unknown format"),

@@ -1,7 +1,7 @@
-"""Exported ONNX files beside the library, in onnxruntime.
+"""Exported ONNX files in onnxruntime, compared with the library.
 
-Reference: ``model.predict``, or the library's solver on the same steps. Tolerance: 1e-5 as the issue asks; float32 rounding over
-tens of layers gives about 1e-7.
+Reference: ``model.predict``, or the library's solver on the same steps. The tolerance of 1e-5 is that of `export_model`; float32
+rounding over tens of layers gives about 1e-7.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_members_differ_so_that_agreement_means_something(onnx_file: OnnxFile) -
 
 
 def test_amortised_end_times_come_from_the_input(onnx_file: OnnxFile) -> None:
-    # The file computes the quantiles itself: (S, B), increasing in S, different from input to input, as the library's to 1e-6.
+    # The file computes the quantiles (S, B): increasing in S, different for every input, equal to the library's to 1e-6.
     case = CASES["alt"]
     x = inputs_for(case, 64)
     times = run(onnx_file("alt"), x)["times"]
@@ -85,7 +85,7 @@ def test_amortised_end_times_come_from_the_input(onnx_file: OnnxFile) -> None:
 
 
 def test_an_answer_does_not_depend_on_its_batch(onnx_file: OnnxFile) -> None:
-    # Nothing in the file couples the inputs; matrix products of another size round differently, 1e-6.
+    # Inputs are independent of each other; matrix products of another size round differently, hence 1e-6.
     case = CASES["alt"]
     x = inputs_for(case, 64)
     together, alone = run(onnx_file("alt"), x), run(onnx_file("alt"), x[7:8])
@@ -125,7 +125,7 @@ def test_metadata_say_what_the_file_is(onnx_file: OnnxFile) -> None:
 
 
 def test_a_file_tells_nothing_about_the_machine(onnx_file: OnnxFile) -> None:
-    # The exporter notes stack traces with file names in every node; none may be left.
+    # The exporter records stack traces with file names in every node; none may remain.
     content = onnx_file("alt").read_bytes()
     for secret in (
         str(Path(ltnode.__file__).parent),
@@ -142,7 +142,7 @@ def test_a_file_tells_nothing_about_the_machine(onnx_file: OnnxFile) -> None:
 @pytest.mark.parametrize("batch", [1, 64])
 @pytest.mark.parametrize("name", ["lt-adaptive", "alt-adaptive"])
 def test_adaptive_steps_inside_the_file_agree_with_per_sample_control(onnx_file: OnnxFile, name: str, batch: int) -> None:
-    # Reference: odesolve with control="sample". No answer is flagged: every sample went on until its own end.
+    # Reference: odesolve with control="sample". No answer is flagged: every sample reached its end.
     case = CASES[name]
     model, raw = small_model(case.model, case.spec), inputs_for(case, batch)
     assert isinstance(model, ltnode.LatentTimeODE)
@@ -171,8 +171,8 @@ def test_equal_steps_agree_with_the_library_on_the_same_steps(onnx_file: OnnxFil
 
 @pytest.mark.slow
 def test_end_times_without_an_upper_limit_are_flagged_beyond_the_steps(tmp_path: Path) -> None:
-    # The paper's ALT-NODE does not truncate T. The file's steps reach the times of the inputs it was verified on; where an
-    # input's own times go further, error_ratio is infinite. Reference: predict (1e-5) for the inputs that pass.
+    # The paper's ALT-NODE does not truncate T. The steps of the file reach the end-times of the inputs that it was verified on;
+    # for an input with later end-times, error_ratio is infinite. Reference: predict (1e-5) for the inputs that pass.
     model = ltnode.build("alt-node", "synthetic", "paper", seed=0).eval()
     assert isinstance(model, ltnode.LatentTimeODE)
     near, far = torch.randn(20, 1), torch.tensor([[40.0]])
@@ -195,7 +195,7 @@ def test_end_times_without_an_upper_limit_are_flagged_beyond_the_steps(tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("run_name", ["lt-node-cifar10", "uni-node-mnist"])
 def test_trained_image_models_agree_with_the_library(tmp_path: Path, run_name: str) -> None:
-    # Full-size networks with their real weights, from raw pixels; the export itself compares 100 inputs and refuses above 1e-5.
+    # Full-size networks with trained weights, from raw pixels; the export compares 100 inputs and refuses differences above 1e-5.
     folder = Path(__file__).parents[2] / "zoo" / run_name
     if not folder.is_dir():
         pytest.skip("needs the trained models in zoo/")

@@ -1,8 +1,7 @@
-"""``ltnode export``: a trained run as one file that runs without ltnode."""
+"""``ltnode export``: write a trained run as one file that runs without ltnode."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal, cast, get_args
 
@@ -25,37 +24,33 @@ EXAMPLES = (
 def export(
     run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
     format: Annotated[str, typer.Option(help="onnx or torch (a torch.export program).")] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="The file; by default RUN's name with .onnx or .pt2, here.")] = None,
-    samples: Annotated[int, typer.Option(help="End-times, at the quantiles of their posterior.", min=1)] = 10,
-    grid: Annotated[str, typer.Option(help="Steps: stored (the model's own), adaptive, or a number of equal steps.")] = "stored",
+    out: Annotated[Path | None, typer.Option(help="The file; by default ./RUN.onnx or ./RUN.pt2.")] = None,
+    samples: Annotated[int, typer.Option(help="Number of end-times, at the quantiles of their posterior.", min=1)] = 10,
+    grid: Annotated[str, typer.Option(help="Steps: stored (the model's grid), adaptive, or a number of equal steps.")] = "stored",
     uint8: Annotated[bool, typer.Option("--uint8", help="The file takes pixels 0..255 instead of 0..1.")] = False,
     inputs: Annotated[
-        Path | None, typer.Option(help="File of inputs (.npy, .csv, an image) to compare on; by default drawn ones.")
+        Path | None,
+        typer.Option(help="File of inputs (.npy, .csv, an image) to compare on; by default random ones."),
     ] = None,
-    tolerance: Annotated[float, typer.Option(help="Largest difference from the library; more, and no file is kept.")] = 1e-5,
-    seed: Annotated[int, typer.Option(help="Of drawn inputs.", min=0)] = 0,
+    tolerance: Annotated[float, typer.Option(help="Largest difference from the library that is accepted.")] = 1e-5,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn inputs.", min=0)] = 0,
 ) -> None:
     """Export a trained run to ONNX or torch.export, compare the file with the library, and keep it if they agree.
 
-    The file takes raw inputs in batches of any size; it gives averaged probabilities, the parts of their entropy and the members.
+    The file takes raw inputs in batches of any size and returns averaged probabilities, their uncertainty and all members.
     """
     if format not in get_args(Format):
         raise InputError(f"--format must be onnx or torch, not {format!r}")
     chosen = cast(Format, format)
     trained = TrainedModel.open(run)
     file = out or Path(f"{trained.name}{SUFFIX[chosen]}")
-    point = trained.operating_point
     done = export_model(
-        trained.model,
+        trained,
         file,
         chosen,
-        shape=trained.shape,
         samples=samples,
         grid=_grid(grid),
-        normalise=trained.normalise,
         input_type="uint8" if uint8 else "float32",
-        class_names=trained.class_names or None,
-        operating_point=None if point is None else asdict(point),
         inputs=None if inputs is None else _inputs(inputs, trained, uint8),
         tolerance=tolerance,
         seed=seed,
@@ -68,11 +63,11 @@ def _grid(text: str) -> Literal["stored", "adaptive"] | int:
         return cast(Literal["stored", "adaptive"], text)
     if text.isdecimal() and int(text) >= 1:
         return int(text)
-    raise InputError(f"--grid must be stored, adaptive, or a number of equal steps of at least 1, not {text!r}")
+    raise InputError(f"--grid must be stored, adaptive, or a number of equal steps >= 1, not {text!r}")
 
 
 def _inputs(file: Path, trained: TrainedModel, uint8: bool) -> Tensor:
-    """The inputs of a file as the exported model takes them."""
+    """Inputs from a file, in the dtype of the exported model."""
     raw = read_input(file, trained.shape).raw
     if uint8 and raw.is_floating_point():
         raw = (raw * 255).round().to(torch.uint8)
@@ -103,8 +98,8 @@ def _report(done: Exported, trained: TrainedModel) -> None:
     )
     if done.agreement.flagged > 0:
         console.say(
-            "Where error_ratio is 1 or more, the fixed steps miss the model's tolerance and ltnode predict takes finer ones; "
-            "--grid adaptive does so inside the file.",
+            "Where error_ratio is 1 or more, the fixed steps miss the model's tolerance, and ltnode predict uses finer steps; "
+            "--grid adaptive does the same inside the file.",
             style="yellow",
         )
     runs = "onnxruntime" if done.format == "onnx" else "torch.export.load"
