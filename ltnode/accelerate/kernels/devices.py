@@ -62,22 +62,9 @@ class CudaDevice:
     """`Device` of CUDA, by its index."""
 
     index: int
-
-    @property
-    def capability(self) -> tuple[int, int]:
-        """See `Device.capability`."""
-        return torch.cuda.get_device_capability(self.index)
-
-    @property
-    def multiprocessors(self) -> int:
-        """See `Device.multiprocessors`."""
-        return torch.cuda.get_device_properties(self.index).multi_processor_count
-
-    @property
-    def shared_bytes(self) -> int:
-        """See `Device.shared_bytes`."""
-        properties: Any = torch.cuda.get_device_properties(self.index)
-        return properties.shared_memory_per_block_optin
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int
 
     def unavailable_reason(self) -> str | None:
         """See `Device.unavailable_reason`."""
@@ -97,11 +84,16 @@ def _cuda_module(device: CudaDevice, name: str, defines: Defines) -> CompiledMod
         return nvrtc.CudaModule(nvrtc.machine_code(nvrtc.source_text(name), options))
 
 
-def _cuda_device(device: torch.device) -> CudaDevice:
-    return CudaDevice(torch.cuda.current_device() if device.index is None else device.index)
+@cache
+def _cuda_device(index: int) -> CudaDevice:
+    properties: Any = torch.cuda.get_device_properties(index)
+    sizes = (properties.multi_processor_count, properties.shared_memory_per_block_optin)
+    return CudaDevice(index, (properties.major, properties.minor), *sizes)
 
 
-DEVICES: dict[str, Callable[[torch.device], Device]] = {"cuda": _cuda_device}
+DEVICES: dict[str, Callable[[torch.device], Device]] = {
+    "cuda": lambda device: _cuda_device(torch.cuda.current_device() if device.index is None else device.index)
+}
 """Kinds of torch devices that run the kernels."""
 
 

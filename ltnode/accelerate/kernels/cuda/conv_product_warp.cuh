@@ -13,11 +13,6 @@ constexpr int PLANES_BYTES = 2 * PLANE_BYTES;
 
 DEVICE char* plane_of(char* planes, int number) { return planes + number * PLANE_BYTES; }
 
-// The element of the weight matrices that a packed 32-bit word holds: the first of two neighbouring values of k.
-struct Origin {
-    int tap, row, k;
-};
-
 DEVICE Origin origin(int word) {
     int reg = word % 4, thread = word / 4 % THREADS_PER_SAMPLE, step = word / (4 * THREADS_PER_SAMPLE) % 4, lane = thread % 32;
     return {word / (16 * THREADS_PER_SAMPLE), 16 * (thread / 32) + 2 * (lane / 4) + reg % 2,
@@ -35,23 +30,17 @@ DEVICE int plane_offset(int row, int column, int number) {
 // acc += convolution of a plane with packed weights.
 DEVICE void start_convolution(Tile& acc, const char* plane, const char* weights, const Place& p) {
     const uint4* fragments = reinterpret_cast<const uint4*>(weights) + p.thread;
-#pragma unroll
-    for (int dc = 0; dc < 3; dc++)
-#pragma unroll
-        for (int half = 0; half < 2; half++) {  // 32 input channels at a time
+    UNROLL for (int dc = 0; dc < 3; dc++)
+        UNROLL for (int half = 0; half < 2; half++) {  // 32 input channels at a time
             u32 b[SIDE][4];
             const char* row = plane + plane_offset(0, p.lane % 8 + dc - 1, 4 * half + p.lane / 8);
-#pragma unroll
-            for (int r = 0; r < SIDE; r++) ldmatrix(b[r], row + r * 1024);
-#pragma unroll
-            for (int dr = 0; dr < 3; dr++) {
+            UNROLL for (int r = 0; r < SIDE; r++) ldmatrix(b[r], row + r * 1024);
+            UNROLL for (int dr = 0; dr < 3; dr++) {
                 uint4 a0 = fragments[((dr * 3 + dc) * 4 + 2 * half) * THREADS_PER_SAMPLE];
                 uint4 a1 = fragments[((dr * 3 + dc) * 4 + 2 * half + 1) * THREADS_PER_SAMPLE];
-#pragma unroll
-                for (int r = 0; r < SIDE; r++)
+                UNROLL for (int r = 0; r < SIDE; r++)
                     if (r + dr - 1 >= 0 && r + dr - 1 < SIDE) mma(acc.v[r], a0, b[r + dr - 1][0], b[r + dr - 1][1]);
-#pragma unroll
-                for (int r = 0; r < SIDE; r++)
+                UNROLL for (int r = 0; r < SIDE; r++)
                     if (r + dr - 1 >= 0 && r + dr - 1 < SIDE) mma(acc.v[r], a1, b[r + dr - 1][2], b[r + dr - 1][3]);
             }
         }
@@ -66,8 +55,7 @@ constexpr int PLANE_VALUES = SAMPLE_SIZE;
 // Stores a plane that all threads of the sample have written as a (P, C) array in global memory.
 DEVICE void start_plane_store(u16* to, const char* plane, const Place& p) {
     constexpr int VECTORS = C / 8;  // of a position
-#pragma unroll
-    for (int i = 0; i < P * VECTORS; i += THREADS_PER_SAMPLE) {
+    UNROLL for (int i = 0; i < P * VECTORS; i += THREADS_PER_SAMPLE) {
         int at = i + p.thread, position = at / VECTORS;
         if (i + THREADS_PER_SAMPLE <= P * VECTORS || at < P * VECTORS)
             reinterpret_cast<uint4*>(to)[at] =

@@ -43,20 +43,13 @@ DEVICE Place place() {
     return p;
 }
 
-DEVICE float sum_over_columns(float x) {
-    x += shuffle_xor(x, 1);
-    return x + shuffle_xor(x, 2);
-}
-
 // Offset of the thread's first value in a (P, C) array. Image row r and column e of the pair are (r * SIDE + e) * C further.
 DEVICE int tile_offset(const Place& p) { return p.column * C + p.channel; }
 
 DEVICE Tile load(const float* from, const Place& p) {
     Tile x;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++) {
             float2 q = make_float2(0.0f, 0.0f);
             if (p.inside[e]) q = *reinterpret_cast<const float2*>(from + (r * SIDE + e) * C);
             x.v[r][e] = q.x;
@@ -66,10 +59,8 @@ DEVICE Tile load(const float* from, const Place& p) {
 }
 
 DEVICE void add_scaled(Tile& x, float a, const Tile& y) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int q = 0; q < 4; q++) x.v[r][q] += a * y.v[r][q];
 }
 
 // Coefficients of the Runge-Kutta method: one row per stage (a), the row of the error estimate, the row of times (c).
@@ -94,46 +85,32 @@ DEVICE void add_tiles(Tile& x, const Coefficients& method, int row, float length
 }
 
 DEVICE void scale(Tile& x, float a) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[r][q] *= a;
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int q = 0; q < 4; q++) x.v[r][q] *= a;
 }
 
 DEVICE Tile zeros() {
     Tile x;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[r][q] = 0.0f;
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int q = 0; q < 4; q++) x.v[r][q] = 0.0f;
     return x;
 }
 
 DEVICE void store(float* to, const Tile& x, const Place& p) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++)
             if (p.inside[e]) *reinterpret_cast<float2*>(to + (r * SIDE + e) * C) = make_float2(x.v[r][e], x.v[r][2 + e]);
 }
 
 // Tiles that only the same thread reads again are saved in the order (vector, thread), which makes the accesses coalesced. In
 // float32 an image row is one vector of 16 bytes. In bfloat16 two rows are one, and the last row of an odd side has 8 bytes.
 DEVICE void save(float4* to, const Tile& x) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++) to[r * THREADS_PER_SAMPLE] = make_float4(x.v[r][0], x.v[r][1], x.v[r][2], x.v[r][3]);
+    UNROLL for (int r = 0; r < SIDE; r++) to[r * THREADS_PER_SAMPLE] = make_float4(x.v[r][0], x.v[r][1], x.v[r][2], x.v[r][3]);
 }
 
 DEVICE Tile saved(const float4* from) {
     Tile x;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++) {
-        float4 q = from[r * THREADS_PER_SAMPLE];
-        x.v[r][0] = q.x;
-        x.v[r][1] = q.y;
-        x.v[r][2] = q.z;
-        x.v[r][3] = q.w;
-    }
+    UNROLL for (int r = 0; r < SIDE; r++) unpack(x.v[r], from[r * THREADS_PER_SAMPLE]);
     return x;
 }
 
@@ -148,12 +125,9 @@ DEVICE int odd_row(const Place& p) { return 2 * (SIDE / 2) * THREADS_PER_SAMPLE 
 
 DEVICE void save_bf16(uint4* to, const Tile& x, const Place& p) {
     u32 v[SIDE][2];
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) v[r][e] = bf16_pair(x.v[r][e], x.v[r][2 + e]);
-#pragma unroll
-    for (int r = 0; r + 1 < SIDE; r += 2)
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++) v[r][e] = bf16_pair(x.v[r][e], x.v[r][2 + e]);
+    UNROLL for (int r = 0; r + 1 < SIDE; r += 2)
         to[r / 2 * THREADS_PER_SAMPLE + p.thread] = make_uint4(v[r][0], v[r][1], v[r + 1][0], v[r + 1][1]);
     if (SIDE % 2) reinterpret_cast<uint2*>(to)[odd_row(p)] = make_uint2(v[SIDE - 1][0], v[SIDE - 1][1]);
 }
@@ -161,8 +135,7 @@ DEVICE void save_bf16(uint4* to, const Tile& x, const Place& p) {
 // Saved bfloat16 tiles come back through a slot of shared memory, so that the copy overlaps the convolution and occupies no
 // registers.
 DEVICE void start_fetch(uint4* slot, const uint4* from, const Place& p) {
-#pragma unroll
-    for (int k = 0; k < SIDE / 2; k++)
+    UNROLL for (int k = 0; k < SIDE / 2; k++)
         start_copy_16(slot + k * THREADS_PER_SAMPLE + p.thread, from + k * THREADS_PER_SAMPLE + p.thread);
     if (SIDE % 2) start_copy_8(reinterpret_cast<uint2*>(slot) + odd_row(p), reinterpret_cast<const uint2*>(from) + odd_row(p));
 }
@@ -170,8 +143,7 @@ DEVICE void start_fetch(uint4* slot, const uint4* from, const Place& p) {
 DEVICE Bf16Tile finish_fetch(const uint4* slot, const Place& p) {
     wait_copies();
     Bf16Tile x;
-#pragma unroll
-    for (int r = 0; r + 1 < SIDE; r += 2) {
+    UNROLL for (int r = 0; r + 1 < SIDE; r += 2) {
         uint4 rows = slot[r / 2 * THREADS_PER_SAMPLE + p.thread];
         x.v[r][0] = rows.x;
         x.v[r][1] = rows.y;
@@ -195,30 +167,24 @@ DEVICE float normalise(Tile& x, const Place& p) {
     // Multiplying by 1 or 0 takes one instruction less than a selection.
     const float inside[2] = {p.inside[0] ? 1.0f : 0.0f, p.inside[1] ? 1.0f : 0.0f};
     float totals[2] = {0.0f, 0.0f}, squares[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // several accumulators: shorter dependency chains
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) totals[e] += x.v[r][e] + x.v[r][2 + e];
-    float mean = sum_over_columns(totals[0] * inside[0] + totals[1] * inside[1]) * (1.0f / (2 * P));
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++) totals[e] += x.v[r][e] + x.v[r][2 + e];
+    float mean = sum_over_four(totals[0] * inside[0] + totals[1] * inside[1]) * (1.0f / (2 * P));
     const float shift[2] = {-mean * inside[0], -mean * inside[1]};
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int q = 0; q < 4; q++) {
             x.v[r][q] = x.v[r][q] * inside[q % 2] + shift[q % 2];
             squares[q] += x.v[r][q] * x.v[r][q];
         }
-    float variance = sum_over_columns((squares[0] + squares[1]) + (squares[2] + squares[3])) * (1.0f / (2 * P));
+    float variance = sum_over_four((squares[0] + squares[1]) + (squares[2] + squares[3])) * (1.0f / (2 * P));
     float rstd = rsqrtf(variance + EPS);
     scale(x, rstd);
     return rstd;
 }
 
 DEVICE void affine(Tile& x, const float2& scale, const float2& shift) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[r][q] = x.v[r][q] * (q < 2 ? scale.x : scale.y) + (q < 2 ? shift.x : shift.y);
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int q = 0; q < 4; q++) x.v[r][q] = x.v[r][q] * (q < 2 ? scale.x : scale.y) + (q < 2 ? shift.x : shift.y);
 }
 
 // Gradients of a norm's scale and shift for the thread's channel pair, summed over positions and evaluations.
@@ -232,29 +198,25 @@ struct AffineGradients {
 DEVICE void normalise_backward(Tile& d, const Bf16Tile& x, float rstd, const float2& scale, AffineGradients& sums,
                                const Place& p) {
     float d0 = 0.0f, d1 = 0.0f, dx0 = 0.0f, dx1 = 0.0f;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++) {
             d0 += d.v[r][e];
             d1 += d.v[r][2 + e];
             dx0 += d.v[r][e] * low(x.v[r][e]);
             dx1 += d.v[r][2 + e] * high(x.v[r][e]);
         }
-    d0 = sum_over_columns(d0);
-    d1 = sum_over_columns(d1);
-    dx0 = sum_over_columns(dx0);
-    dx1 = sum_over_columns(dx1);
+    d0 = sum_over_four(d0);
+    d1 = sum_over_four(d1);
+    dx0 = sum_over_four(dx0);
+    dx1 = sum_over_four(dx1);
     sums.scale.x += dx0;
     sums.scale.y += dx1;
     sums.shift.x += d0;
     sums.shift.y += d1;
     float mean_d = (d0 * scale.x + d1 * scale.y) * (1.0f / (2 * P));
     float mean_dx = (dx0 * scale.x + dx1 * scale.y) * (1.0f / (2 * P));
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++) {
             float n0 = rstd * (d.v[r][e] * scale.x - mean_d - low(x.v[r][e]) * mean_dx);
             float n1 = rstd * (d.v[r][2 + e] * scale.y - mean_d - high(x.v[r][e]) * mean_dx);
             d.v[r][e] = p.inside[e] ? n0 : 0.0f;
@@ -264,10 +226,8 @@ DEVICE void normalise_backward(Tile& d, const Bf16Tile& x, float rstd, const flo
 
 // Sets d to zero where the ReLU was inactive.
 DEVICE void relu_backward(Tile& d, const Bf16Tile& x, const float2& scale, const float2& shift, const Place& p) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++) {
             if (!(p.inside[e] && low(x.v[r][e]) * scale.x + shift.x > 0.0f)) d.v[r][e] = 0.0f;
             if (!(p.inside[e] && high(x.v[r][e]) * scale.y + shift.y > 0.0f)) d.v[r][2 + e] = 0.0f;
         }

@@ -66,10 +66,8 @@ DEVICE void convolve_in_turn(Tile& acc, const char* plane, const char* weights, 
 // Writes a tile to a plane of shared memory in bfloat16, with or without a ReLU.
 template <bool RELU>
 DEVICE void write_plane(char* plane, const Tile& x, const Place& p) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int e = 0; e < 2; e++)
             if (p.inside[e])
                 *reinterpret_cast<u32*>(plane + plane_offset(r, p.column + e, p.channel / 8) + (p.channel % 8) * 2) =
                     RELU ? bf16_pair_relu(x.v[r][e], x.v[r][2 + e]) : bf16_pair(x.v[r][e], x.v[r][2 + e]);
@@ -108,8 +106,7 @@ DEVICE void save_norm(uint4* normals, float* rstds, int norm, size_t evaluation,
 
 // Initialises the accumulator of a convolution with its bias and t times its time map (MAP_ROWS, thread).
 DEVICE void set_bias(Tile& x, const float2& bias, float t, const float4* map) {
-#pragma unroll
-    for (int r = 0; r < SIDE; r++) {
+    UNROLL for (int r = 0; r < SIDE; r++) {
         float4 q = map[(r == 0 ? 0 : r == SIDE - 1 ? 2 : 1) * THREADS_PER_SAMPLE];
         x.v[r][0] = bias.x + t * q.x;
         x.v[r][1] = bias.x + t * q.y;
@@ -122,10 +119,8 @@ DEVICE void set_bias(Tile& x, const float2& bias, float t, const float4* map) {
 DEVICE float squared_error(const Tile& partial, float factor, const Tile& last, const Tile& before, const Tile& after, float rtol,
                            float atol, const Place& p) {
     float squared = 0.0f;
-#pragma unroll
-    for (int r = 0; r < SIDE; r++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
+    UNROLL for (int r = 0; r < SIDE; r++)
+        UNROLL for (int q = 0; q < 4; q++) {
             float error = partial.v[r][q] + factor * last.v[r][q];
             float ratio = __fdividef(error, atol + rtol * fmaxf(fabsf(before.v[r][q]), fabsf(after.v[r][q])));
             squared += p.inside[q % 2] ? ratio * ratio : 0.0f;
@@ -205,8 +200,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLES * THREADS_PER_SAMPLE, 1)
                 if (i > 0) add_saved(sum, method.at(row, 0) * length, cached);
                 if (last) save(cached, x);  // the first stage is no longer needed; keep the state at the end of the step
                 const float t = start + method.at(TIMES, i) * length;
-#pragma unroll
-                for (int part = 0; part < 3; part++) {
+                UNROLL for (int part = 0; part < 3; part++) {
                     float rstd = normalise(x, p);
                     if (SAVE)
                         save_norm(normals, rstds, part, evaluation, size_t(steps) * (STAGES - 1) + 1, batch, sample, x, rstd, p);

@@ -124,8 +124,7 @@ struct Inputs {
 DEVICE void start_stages(char* to, const Inputs& inputs, const Work& work, int stage, const Cell& c) {
     const int own = threadIdx.x % 32 / 4, part = threadIdx.x % 4;
     const float* from = stage_at(inputs.stages, inputs.base, stage + own, inputs.batch) + inputs.offset(work, c) + 4 * part;
-#pragma unroll
-    for (int i = 0; i < OWN; i++)
+    UNROLL for (int i = 0; i < OWN; i++)
         if (inside(i, c))
             start_copy_16(to + own * STAGE + (i * WARPS + c.warp) * POSITION + 16 * part, from + i * WARPS * CHANNELS);
 }
@@ -149,10 +148,8 @@ DEVICE void set_weights(float* weights) {
 
 // Computes the states. The stages of the first round are already in shared memory; afterwards that memory is free.
 DEVICE void interpolate(States& x, char* stages, const float* weights, const Inputs& inputs, const Work& work, const Cell& c) {
-#pragma unroll
-    for (int e = 0; e < ENDS; e++)
-#pragma unroll
-        for (int i = 0; i < positions(e); i++) x.at(e, 0, i) = x.at(e, 1, i) = 0.0f;
+    UNROLL for (int e = 0; e < ENDS; e++)
+        UNROLL for (int i = 0; i < positions(e); i++) x.at(e, 0, i) = x.at(e, 1, i) = 0.0f;
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; round++) {
         if (round > 0) {
@@ -164,8 +161,7 @@ DEVICE void interpolate(States& x, char* stages, const float* weights, const Inp
         const Right main = right(low[c.group], high[c.group]);
         const int end = EXTRA ? 8 + c.group % 2 : 0;
         const Right extra = right(low[end], high[end]);
-#pragma unroll
-        for (int i = 0; i < OWN; i++) {
+        UNROLL for (int i = 0; i < OWN; i++) {
             const char* at = stages + c.quarter * STAGE + (i * WARPS + c.warp) * POSITION + 8 * c.group;
             float2 k = make_float2(0.0f, 0.0f), l = make_float2(0.0f, 0.0f);
             if (inside(i, c)) {
@@ -180,32 +176,22 @@ DEVICE void interpolate(States& x, char* stages, const float* weights, const Inp
     }
 }
 
-DEVICE float sum_over_quarters(float v) {
-    v += shuffle_xor(v, 1);
-    return v + shuffle_xor(v, 2);
-}
-
 // Turns a sum over the thread's positions into one over the warp's. At the extra end-times, four threads share the positions.
-DEVICE float sum_over_warp(int end, float v) { return end < 2 ? v : sum_over_quarters(v); }
+DEVICE float sum_over_warp(int end, float v) { return end < 2 ? v : sum_over_four(v); }
 
 // Sums N x 4 values over the warps of the block, lane by lane. ``shared`` must not be in use.
 template <int N>
 DEVICE void sum_over_block(float4* shared, float (&sums)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++) shared[n * THREADS + threadIdx.x] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
+    UNROLL for (int n = 0; n < N; n++)
+        shared[n * THREADS + threadIdx.x] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
     block_barrier();
-#pragma unroll
-    for (int n = 0; n < N; n++) {
+    UNROLL for (int n = 0; n < N; n++) {
         float4 sum = shared[n * THREADS + threadIdx.x % 32];
-#pragma unroll
-        for (int w = 1; w < WARPS; w++) {
+        UNROLL for (int w = 1; w < WARPS; w++) {
             const float4 other = shared[n * THREADS + 32 * w + threadIdx.x % 32];
             sum = make_float4(sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w);
         }
-        sums[n][0] = sum.x;
-        sums[n][1] = sum.y;
-        sums[n][2] = sum.z;
-        sums[n][3] = sum.w;
+        unpack(sums[n], sum);
     }
 }
 

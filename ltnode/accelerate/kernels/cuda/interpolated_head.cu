@@ -50,18 +50,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             if (other > 0) start_weights(weight_buffers + (1 - odd) * other, inputs, next);
         }
         float mean[1][4] = {}, rstd[1][4] = {}, sums[2][4] = {};  // sums: of both channels
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
-#pragma unroll
-            for (int i = 0; i < positions(e); i++) mean[0][e] += x.at(e, 0, i) + x.at(e, 1, i);
+        UNROLL for (int e = 0; e < ENDS; e++) {
+            UNROLL for (int i = 0; i < positions(e); i++) mean[0][e] += x.at(e, 0, i) + x.at(e, 1, i);
             mean[0][e] = sum_over_warp(e, mean[0][e]);
         }
         sum_over_block(shared, mean);
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
+        UNROLL for (int e = 0; e < ENDS; e++) {
             mean[0][e] *= 1.0f / COUNT;
-#pragma unroll
-            for (int i = 0; i < positions(e); i++) {
+            UNROLL for (int i = 0; i < positions(e); i++) {
                 float &dx = x.at(e, 0, i), &dy = x.at(e, 1, i);
                 dx -= mean[0][e];
                 dy -= mean[0][e];
@@ -70,12 +66,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             rstd[0][e] = sum_over_warp(e, rstd[0][e]);
         }
         sum_over_block(shared + THREADS, rstd);
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
+        UNROLL for (int e = 0; e < ENDS; e++) {
             rstd[0][e] = rsqrtf(rstd[0][e] * (1.0f / COUNT) + eps);
             const float2 slope = make_float2(rstd[0][e] * g.x, rstd[0][e] * g.y);
-#pragma unroll
-            for (int i = 0; i < positions(e); i++) {
+            UNROLL for (int i = 0; i < positions(e); i++) {
                 const float active_x = fmaxf(x.at(e, 0, i) * slope.x + b.x, 0.0f);
                 const float active_y = fmaxf(x.at(e, 1, i) * slope.y + b.y, 0.0f);
                 sums[0][e] += inside(e, i, c) ? active_x : 0.0f;
@@ -85,8 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             sums[1][e] = sum_over_warp(e, sums[1][e]);
         }
         sum_over_block(shared + 2 * THREADS, sums);
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
+        UNROLL for (int e = 0; e < ENDS; e++) {
             const int end = end_time(e, c);
             if (work.first + end >= ends || c.warp != e || (e >= 2 && c.quarter != 0)) continue;
             const size_t at = inputs.groups(work, end) + c.group;
@@ -154,13 +147,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         float4 a = affine[c.group];
         // Means over the group of d (the gradient of the normalised state n) and of d n.
         float means_d[2][4] = {};
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
+        UNROLL for (int e = 0; e < ENDS; e++) {
             const float4 k = own_statistics[end_time(e, c) * GROUPS];
             // Sums over the active ReLUs of 1 and of n.
             float2 active = make_float2(0.0f, 0.0f), normals = make_float2(0.0f, 0.0f);
-#pragma unroll
-            for (int i = 0; i < positions(e); i++) {
+            UNROLL for (int i = 0; i < positions(e); i++) {
                 float &nx = x.at(e, 0, i), &ny = x.at(e, 1, i);
                 nx = nx * k.y - k.x * k.y;
                 ny = ny * k.y - k.x * k.y;
@@ -183,8 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         sum_over_block(shared, means_d);
         a = affine[c.group];  // reloaded so that the ReLU masks are computed again: there are too few registers to keep them
         float2 slope[4];
-#pragma unroll
-        for (int e = 0; e < ENDS; e++) {
+        UNROLL for (int e = 0; e < ENDS; e++) {
             const float4 k = own_statistics[end_time(e, c) * GROUPS];
             means_d[0][e] *= k.y * (1.0f / COUNT / POSITIONS);
             means_d[1][e] *= k.y * (1.0f / COUNT / POSITIONS);
@@ -206,8 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             float d[4] = {};
             add_product(d, main, right(w[2 * c.quarter], w[2 * c.quarter + 1]));
             if (EXTRA) add_product(d, extra, right(w[CHUNK - 2], w[CHUNK - 1]).only_if(c.quarter == i % 4));
-#pragma unroll
-            for (int n = 0; n < 2; n++) {
+            UNROLL for (int n = 0; n < 2; n++) {
                 const int stage = round * STAGES + 2 * c.quarter + n;
                 if (stage > EVALUATIONS) continue;
                 float* to = stage_at(d_stages, d_base, stage, batch) + inputs.offset(work, c) + 2 * c.group;
@@ -216,12 +205,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                 *at = make_float2(before.x + d[n], before.y + d[2 + n]);
             }
         };
-#pragma unroll
-        for (int f = 0; f < FOURS; f++) {
+        UNROLL for (int f = 0; f < FOURS; f++) {
             Left extra;
             if (EXTRA) extra = gradients(x.extra[f], 2);
-#pragma unroll
-            for (int i = 4 * f; i < 4 * f + 4 && i < OWN; i++) {
+            UNROLL for (int i = 4 * f; i < 4 * f + 4 && i < OWN; i++) {
                 if (!inside(i, c)) continue;
                 const Left main = gradients(x.main[i], 0);
 #pragma unroll 1
@@ -231,8 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         work = next;
     }
     // The quarters have different end-times, or different positions of the extra ones.
-#pragma unroll
-    for (int n = 0; n < 4; n++) d_own[0][n] = sum_over_quarters(d_own[0][n]) * (1.0f / POSITIONS);
+    UNROLL for (int n = 0; n < 4; n++) d_own[0][n] = sum_over_four(d_own[0][n]) * (1.0f / POSITIONS);
     sum_over_block(shared + 2 * THREADS, d_own);
     if (c.warp == 0 && c.quarter == 0) {
         float* rows = d_affine + size_t(blockIdx.x / PIECES) * 2 * CHANNELS + channel;

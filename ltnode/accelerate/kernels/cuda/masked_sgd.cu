@@ -26,8 +26,7 @@ extern "C" __global__ void masked_sgd(const __grid_constant__ Arrays arrays, con
     while (int(blockIdx.x) >= arrays.block_ends[array]) array++;
     const int first = (blockIdx.x - (array == 0 ? 0 : arrays.block_ends[array - 1])) * THREADS * EACH + threadIdx.x;
     if (!*valid) return;
-#pragma unroll
-    for (int k = 0; k < EACH; k++) {
+    UNROLL for (int k = 0; k < EACH; k++) {
         const int i = first + k * THREADS, at = arrays.offsets[array] + i;
         if (i >= arrays.sizes[array]) return;
         float p = arrays.parameters[array][i];

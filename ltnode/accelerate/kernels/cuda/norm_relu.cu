@@ -76,50 +76,36 @@ DEVICE Cell cell() {
 }
 
 DEVICE void load(Four (&to)[ROWS], const u32* from, const Cell& c) {
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    UNROLL for (int r = 0; r < ROWS; r++) {
         to[r] = Four();
         if (c.valid(r)) to[r] = *reinterpret_cast<const Four*>(from + c.at(r));
     }
 }
 
 // Loads and stores of one float32 value per channel.
-DEVICE void load(float (&to)[4], const float* from) {
-    float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x;
-    to[1] = v.y;
-    to[2] = v.z;
-    to[3] = v.w;
-}
-
+DEVICE void load(float (&to)[4], const float* from) { unpack(to, *reinterpret_cast<const float4*>(from)); }
 DEVICE void store(float* to, const float (&v)[4]) { *reinterpret_cast<float4*>(to) = make_float4(v[0], v[1], v[2], v[3]); }
 
 // Sum over the positions of the block, per channel: `partial_sum` writes the warp's part to slot n, and after a barrier `total`
 // adds the parts.
 DEVICE void partial_sum(float (&v)[4], float* shared, int n, const Cell& c) {
-#pragma unroll
-    for (int distance = FOURS; distance < 32; distance *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[i] += shuffle_xor(v[i], distance);
+    UNROLL for (int distance = FOURS; distance < 32; distance *= 2)
+        UNROLL for (int i = 0; i < 4; i++) v[i] += shuffle_xor(v[i], distance);
     if (threadIdx.x % 32 < FOURS) store(shared + ((n * WARPS + threadIdx.x / 32) * FOURS + c.four) * 4, v);
 }
 
 DEVICE void total(float (&sum)[4], const float* shared, int n, const Cell& c) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) sum[i] = 0.0f;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
+    UNROLL for (int i = 0; i < 4; i++) sum[i] = 0.0f;
+    UNROLL for (int w = 0; w < WARPS; w++) {
         float part[4];
         load(part, shared + ((n * WARPS + w) * FOURS + c.four) * 4);
-#pragma unroll
-        for (int i = 0; i < 4; i++) sum[i] += part[i];
+        UNROLL for (int i = 0; i < 4; i++) sum[i] += part[i];
     }
 }
 
 // Prevents the compiler from keeping unpacked copies of bfloat16 values, which would need twice the registers.
 DEVICE void forget(Four (&v)[ROWS]) {
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) v[r].forget();
+    UNROLL for (int r = 0; r < ROWS; r++) v[r].forget();
 }
 
 }  // namespace
@@ -135,25 +121,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
     load(v, x, c);
     float b[4] = {}, sum[4] = {}, mean[4], centre[4], rstd[4];
     if (BIAS) load(b, bias + c.channel);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) sum[i] += v[r][i];
+    UNROLL for (int r = 0; r < ROWS; r++)
+        UNROLL for (int i = 0; i < 4; i++) sum[i] += v[r][i];
     partial_sum(sum, shared, 0, c);
     block_barrier();
     total(sum, shared, 0, c);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         mean[i] = (sum[i] + sum[i ^ 1]) * (1.0f / COUNT) + 0.5f * (b[i] + b[i ^ 1]);
         centre[i] = mean[i] - b[i];
     }
     forget(v);
     float square[4] = {};
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    UNROLL for (int r = 0; r < ROWS; r++)
         if (c.valid(r))
-#pragma unroll
-            for (int p = 0; p < 2; p++) {
+            UNROLL for (int p = 0; p < 2; p++) {
                 float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
                 square[2 * p] += v0 * v0;
                 square[2 * p + 1] += v1 * v1;
@@ -164,8 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
     float slope[4], level[4];
     load(slope, scale + c.channel);
     load(level, shift + c.channel);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         rstd[i] = rsqrtf((square[i] + square[i ^ 1]) * (1.0f / COUNT) + eps);
         slope[i] *= rstd[i];
     }
@@ -174,11 +154,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, FORWARD_BLOCKS)
         store(rstds + size_t(c.sample) * CHANNELS + c.channel, rstd);
     }
     forget(v);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    UNROLL for (int r = 0; r < ROWS; r++) {
         Four y;
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
+        UNROLL for (int p = 0; p < 2; p++) {
             float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
             y.set_relu(p, v0 * slope[2 * p] + level[2 * p], v1 * slope[2 * p + 1] + level[2 * p + 1]);
         }
@@ -203,17 +181,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS)
     if (BIAS) {
         float b[4];
         load(b, bias + c.channel);
-#pragma unroll
-        for (int i = 0; i < 4; i++) centre[i] -= b[i];
+        UNROLL for (int i = 0; i < 4; i++) centre[i] -= b[i];
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) slope[i] *= rstd[i & 2];
+    UNROLL for (int i = 0; i < 4; i++) slope[i] *= rstd[i & 2];
     float level[4], sum_d[4] = {}, sum_dv[4] = {}, sum_v[4] = {};
     load(level, shift + c.channel);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++)
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
+    UNROLL for (int r = 0; r < ROWS; r++)
+        UNROLL for (int p = 0; p < 2; p++) {
             float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
             d[r].keep_active(p, v0, v1, slope, level);
             float d0 = d[r][2 * p], d1 = d[r][2 * p + 1];
@@ -233,18 +207,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS)
     total(sum_d, shared, 0, c);
     total(sum_dv, shared, 1, c);
     float constant[4], linear[4];  // d_x = slope d - constant - linear v
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         constant[i] = (sum_d[i] * slope[i] + sum_d[i ^ 1] * slope[i ^ 1]) * (1.0f / COUNT);
         linear[i] = (sum_dv[i] * slope[i] + sum_dv[i ^ 1] * slope[i ^ 1]) * rstd[i & 2] * rstd[i & 2] * (1.0f / COUNT);
     }
     forget(v);
     forget(d);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
+    UNROLL for (int r = 0; r < ROWS; r++) {
         Four to;
-#pragma unroll
-        for (int p = 0; p < 2; p++) {
+        UNROLL for (int p = 0; p < 2; p++) {
             float v0 = v[r][2 * p] - centre[2 * p], v1 = v[r][2 * p + 1] - centre[2 * p + 1];
             to.set(p, d[r][2 * p] * slope[2 * p] - constant[2 * p] - v0 * linear[2 * p],
                    d[r][2 * p + 1] * slope[2 * p + 1] - constant[2 * p + 1] - v1 * linear[2 * p + 1]);
@@ -254,15 +225,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS)
     if (c.position == 0) {
         float* rows = d_affine + size_t(c.sample) * (BIAS ? 3 : 2) * CHANNELS + c.channel;
         float d_scale[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) d_scale[i] = sum_dv[i] * rstd[i & 2];
+        UNROLL for (int i = 0; i < 4; i++) d_scale[i] = sum_dv[i] * rstd[i & 2];
         store(rows, d_scale);
         store(rows + CHANNELS, sum_d);
         if (BIAS) {
             float d_bias[4];
             total(sum_v, shared, 2, c);
-#pragma unroll
-            for (int i = 0; i < 4; i++) d_bias[i] = slope[i] * sum_d[i] - POSITIONS * constant[i] - linear[i] * sum_v[i];
+            UNROLL for (int i = 0; i < 4; i++) d_bias[i] = slope[i] * sum_d[i] - POSITIONS * constant[i] - linear[i] * sum_v[i];
             store(rows + 2 * CHANNELS, d_bias);
         }
     }

@@ -39,22 +39,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     {
         Values x;
         convolve(x, layer, layer.bias, shared, c.share % TILES, c);
-#pragma unroll
-        for (int m = 0; m < 2; m++) near[m] = c.valid(c.share % TILES, 0, 0) ? x[0][m][0] : 0.0f;
+        UNROLL for (int m = 0; m < 2; m++) near[m] = c.valid(c.share % TILES, 0, 0) ? x[0][m][0] : 0.0f;
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) start[i] = layer.bias[i] - near[i / 2];
+    UNROLL for (int i = 0; i < 4; i++) start[i] = layer.bias[i] - near[i / 2];
     for (int tile = c.share; tile < TILES; tile += SHARES) {
         Values x;
         convolve(x, layer, start, shared, tile, c);
         const bool whole = tile < POSITIONS / 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
+        UNROLL for (int half = 0; half < 2; half++)
+            UNROLL for (int e = 0; e < 2; e++) {
                 const bool counts = whole || c.valid(tile, half, e);
-#pragma unroll
-                for (int m = 0; m < 2; m++) {
+                UNROLL for (int m = 0; m < 2; m++) {
                     if (!counts) x[half][m][e] = x[half][m][2 + e] = 0.0f;
                     sum[m] += x[half][m][e] + x[half][m][2 + e];
                     squares[m] += x[half][m][e] * x[half][m][e];
@@ -63,19 +58,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                 count += counts ? 2.0f : 0.0f;
             }
     }
-#pragma unroll
-    for (int m = 0; m < 2; m++) partial_sum(count * near[m] + sum[m], sums, 0, group + m, c);
+    UNROLL for (int m = 0; m < 2; m++) partial_sum(count * near[m] + sum[m], sums, 0, group + m, c);
     block_barrier();
     float mean[2], rstd[2];
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
+    UNROLL for (int m = 0; m < 2; m++) {
         mean[m] = total(sums, 0, group + m, c) * (1.0f / COUNT);
         float off = mean[m] - near[m];
         partial_sum(squares[m] + off * (count * off - 2.0f * sum[m]), sums, 1, group + m, c);
     }
     block_barrier();
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
+    UNROLL for (int m = 0; m < 2; m++) {
         rstd[m] = rsqrtf(total(sums, 1, group + m, c) * (1.0f / COUNT) + eps);
         if (c.share == 0 && c.lane % 4 == 0) {
             means[c.sample * GROUPS + group + m] = mean[m];
@@ -84,8 +76,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
 
     float slope[4], level[4];  // y = relu(slope x + level)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         slope[i] = rstd[i / 2] * scale[c.channel + i];
         level[i] = shift[c.channel + i] - mean[i / 2] * slope[i];
     }
@@ -93,13 +84,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         Values x;
         convolve(x, layer, layer.bias, shared, tile, c);
         const bool whole = tile < POSITIONS / 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
+        UNROLL for (int half = 0; half < 2; half++)
+            UNROLL for (int e = 0; e < 2; e++) {
                 Four y;
-#pragma unroll
-                for (int m = 0; m < 2; m++)
+                UNROLL for (int m = 0; m < 2; m++)
                     y.pair[m] = bf16_pair_relu(slope[2 * m] * x[half][m][e] + level[2 * m],
                                                slope[2 * m + 1] * x[half][m][2 + e] + level[2 * m + 1]);
                 if (whole || c.valid(tile, half, e)) *reinterpret_cast<Four*>(out + c.at(tile, half, e)) = y;
@@ -116,12 +104,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     const Cell c = cell();
     const Four* first = reinterpret_cast<const Four*>(d_out + c.at(0, 0, 0));
     Gradients d[STAGES];
-#pragma unroll
-    for (int stage = 0; stage < STAGES; stage++) load_gradients(d[stage], first, c.share + stage * SHARES, c);
+    UNROLL for (int stage = 0; stage < STAGES; stage++) load_gradients(d[stage], first, c.share + stage * SHARES, c);
     Layer layer = load_layer(weight, bias, c);
     float start[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         const int group = c.sample * GROUPS + c.channel / 2 + i / 2;
         start[i] = mask_start(layer.bias[i], means[group], rstds[group], scale[c.channel + i], shift[c.channel + i]);
     }
@@ -132,8 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     float d_weight[2][2 * KS][4], sum_d[2][4];
     zero(d_weight[0]), zero(d_weight[1]), zero(sum_d);
     for (int base = c.share; base < TILES; base += STAGES * SHARES)
-#pragma unroll
-        for (int stage = 0; stage < STAGES; stage++) {
+        UNROLL for (int stage = 0; stage < STAGES; stage++) {
             int tile = base + stage * SHARES;
             if (stage > 0 && tile >= TILES) break;
             Values mask;
@@ -142,10 +127,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             load_gradients(d[stage], first, tile + STAGES * SHARES, c);
             Rights right;
             load_rights(right, shared, tile, c);
-#pragma unroll
-            for (int m = 0; m < 2; m++) {
-#pragma unroll
-                for (int n = 0; n < 2 * KS; n++) mma(d_weight[m][n], left[m], right[n][0], right[n][1]);
+            UNROLL for (int m = 0; m < 2; m++) {
+                UNROLL for (int n = 0; n < 2 * KS; n++) mma(d_weight[m][n], left[m], right[n][0], right[n][1]);
                 mma(sum_d[m], left[m], ONES, ONES);
             }
         }
@@ -153,45 +136,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     // patches^T patches, and the sum of the patches. All warps share the tiles, whatever their channels.
     float products[KS][2 * KS][4], patch_sums[KS][4];
     zero(patch_sums);
-#pragma unroll
-    for (int s = 0; s < KS; s++) zero(products[s]);
+    UNROLL for (int s = 0; s < KS; s++) zero(products[s]);
     const int warp = threadIdx.x / 32;
     for (int tile = warp; tile < TILES; tile += THREADS / 32) {
         Rights right;
         load_rights(right, shared, tile, c);
-#pragma unroll
-        for (int s = 0; s < KS; s++) {
+        UNROLL for (int s = 0; s < KS; s++) {
             uint4 left = make_uint4(right[2 * s][0], right[2 * s + 1][0], right[2 * s][1], right[2 * s + 1][1]);
-#pragma unroll
-            for (int n = 0; n < 2 * KS; n++) mma(products[s][n], left, right[n][0], right[n][1]);
+            UNROLL for (int n = 0; n < 2 * KS; n++) mma(products[s][n], left, right[n][0], right[n][1]);
             mma(patch_sums[s], left, ONES, ONES);
         }
     }
     flip_signs(layer, scale, c);
     block_barrier();  // the patches are no longer read
     float* parts = reinterpret_cast<float*>(shared);  // patches^T patches of each warp: (THREADS / 32, ROW, ROW)
-#pragma unroll
-    for (int i = 0; i < 2 * KS; i++) {
+    UNROLL for (int i = 0; i < 2 * KS; i++) {
         int row = 8 * i + c.lane / 4;
-#pragma unroll
-        for (int n = 0; n < 2 * KS; n++)
+        UNROLL for (int n = 0; n < 2 * KS; n++)
             pair_at(parts, warp * ROW + row, 8 * n + c.column, c) =
                 make_float2(products[i / 2][n][2 * (i % 2)], products[i / 2][n][2 * (i % 2) + 1]);
         if (c.lane % 4 == 0) sums[PATCH_PARTS * THREADS + warp * ROW + row] = patch_sums[i / 2][2 * (i % 2)];
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         float sum = 0.0f;  // of d (W patch): d x' without the constant bias - mean
-#pragma unroll
-        for (int k = 0; k < 4 * KS; k++) sum += layer.at(i, k / 2, k % 2) * d_weight[i / 2][k / 2][2 * (i % 2) + k % 2];
+        UNROLL for (int k = 0; k < 4 * KS; k++) sum += layer.at(i, k / 2, k % 2) * d_weight[i / 2][k / 2][2 * (i % 2) + k % 2];
         partial_sum(sum, sums, DX, c.channel + i, c);
         if (c.lane % 4 == 0) sums[(D * SHARES + c.share) * OUT + c.channel + i] = sum_d[i / 2][2 * (i % 2)];
     }
     block_barrier();
     for (int i = 4 * threadIdx.x; i < ROW * ROW; i += 4 * THREADS) {
         float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; w++) {
+        UNROLL for (int w = 0; w < THREADS / 32; w++) {
             float4 part = *reinterpret_cast<float4*>(parts + w * ROW * ROW + i);
             sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
         }
@@ -200,22 +175,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     float* patch_sum = sums + PATCH_SUMS * THREADS;
     if (threadIdx.x < ROW) {
         float sum = 0.0f;
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; w++) sum += sums[PATCH_PARTS * THREADS + w * ROW + threadIdx.x];
+        UNROLL for (int w = 0; w < THREADS / 32; w++) sum += sums[PATCH_PARTS * THREADS + w * ROW + threadIdx.x];
         patch_sum[threadIdx.x] = sum;
     }
     block_barrier();  // ``parts`` is free again and now holds d^T patches: (SHARES, OUT, ROW)
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int n = 0; n < 2 * KS; n++)
+    UNROLL for (int i = 0; i < 4; i++)
+        UNROLL for (int n = 0; n < 2 * KS; n++)
             pair_at(parts, c.share * OUT + c.channel + i, 8 * n + c.column, c) =
                 make_float2(d_weight[i / 2][n][2 * (i % 2)], d_weight[i / 2][n][2 * (i % 2) + 1]);
     float* own = gradients + size_t(c.sample) * OUT * (3 + K);
     // dx = slope d + by_x x' + level. Parameters are loaded again: the passes above have no registers to keep them.
     float slope[4], centre[4], by_x[2] = {0.0f, 0.0f}, level[2] = {0.0f, 0.0f};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         const int group = c.sample * GROUPS + c.channel / 2 + i / 2;
         const float rstd = rstds[group], sum_of_d = total(sums, D, c.channel + i, c);
         centre[i] = bias[c.channel + i] - means[group];
@@ -233,30 +204,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     for (int n = c.share; n < 2 * KS; n += SHARES) {
         const float2 patch = make_float2(patch_sum[8 * n + c.column], patch_sum[8 * n + c.column + 1]);
         float x_patch[2][4];  // sum of x' patch^T = W (patches^T patches) + centre (sum of patches)
-#pragma unroll
-        for (int i = 0; i < 8; i++) x_patch[i / 4][i % 4] = centre[i / 2] * (i % 2 ? patch.y : patch.x);
-#pragma unroll
-        for (int s = 0; s < KS; s++) {
+        UNROLL for (int i = 0; i < 8; i++) x_patch[i / 4][i % 4] = centre[i / 2] * (i % 2 ? patch.y : patch.x);
+        UNROLL for (int s = 0; s < KS; s++) {
             u32 thirds[3][2];  // a float32 factor as the sum of three bfloat16 values
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
+            UNROLL for (int half = 0; half < 2; half++) {
                 float2 rest = pair_at(sums, 8 * n + c.lane / 4, 16 * s + 8 * half + c.column, c);
-#pragma unroll
-                for (int third = 0; third < 3; third++) {
+                UNROLL for (int third = 0; third < 3; third++) {
                     u32 pair = thirds[third][half] = bf16_pair(rest.x, rest.y);
                     rest = make_float2(rest.x - low(pair), rest.y - high(pair));
                 }
             }
-#pragma unroll
-            for (int third = 2; third >= 0; third--)
-#pragma unroll
-                for (int m = 0; m < 2; m++) mma(x_patch[m], layer.left(m, s), thirds[third][0], thirds[third][1]);
+            UNROLL for (int third = 2; third >= 0; third--)
+                UNROLL for (int m = 0; m < 2; m++) mma(x_patch[m], layer.left(m, s), thirds[third][0], thirds[third][1]);
         }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        UNROLL for (int i = 0; i < 4; i++) {
             float2 d_patch = make_float2(0.0f, 0.0f);
-#pragma unroll
-            for (int s = 0; s < SHARES; s++) {
+            UNROLL for (int s = 0; s < SHARES; s++) {
                 float2 part = pair_at(parts, s * OUT + c.channel + i, 8 * n + c.column, c);
                 d_patch = make_float2(d_patch.x + part.x, d_patch.y + part.y);
             }
@@ -268,14 +231,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     if (c.share == 0)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        UNROLL for (int i = 0; i < 4; i++) {
             float x = 0.0f;  // sum of x'
-#pragma unroll
-            for (int k = 0; k < 4 * KS; k++) x += layer.at(i, k / 2, k % 2) * patch_sum[8 * (k / 2) + c.column + k % 2];
-            x += shuffle_xor(x, 1);
-            x += shuffle_xor(x, 2);
-            x += POSITIONS * centre[i];
+            UNROLL for (int k = 0; k < 4 * KS; k++) x += layer.at(i, k / 2, k % 2) * patch_sum[8 * (k / 2) + c.column + k % 2];
+            x = sum_over_four(x) + POSITIONS * centre[i];
             if (c.lane % 4 == 0)
                 own[2 * OUT + c.channel + i] =
                     slope[i] * total(sums, D, c.channel + i, c) + by_x[i / 2] * x + level[i / 2] * POSITIONS;

@@ -74,15 +74,13 @@ DEVICE void write_patches(char* shared, const float* images) {
     for (int row = threadIdx.x; row < TILES * 16; row += THREADS) {
         const u16* corner = image + row / ACROSS * WIDTH + row % ACROSS;
         u32 words[8 * KS];
-#pragma unroll
-        for (int k = 0; k < 16 * KS; k++) {
+        UNROLL for (int k = 0; k < 16 * KS; k++) {
             u32 value = 0u;
             if (k < K && row < POSITIONS)
                 value = corner[(k / (FILTER * FILTER) * HEIGHT + k / FILTER % FILTER) * WIDTH + k % FILTER];
             words[k / 2] = k % 2 ? words[k / 2] | value << 16 : value;
         }
-#pragma unroll
-        for (int v = 0; v < 2 * KS; v++)
+        UNROLL for (int v = 0; v < 2 * KS; v++)
             *reinterpret_cast<uint4*>(shared + row * PITCH + 16 * v) =
                 make_uint4(words[4 * v], words[4 * v + 1], words[4 * v + 2], words[4 * v + 3]);
     }
@@ -107,18 +105,14 @@ struct Layer {
 // Product m has channels 2 m and 2 m + 1 of the thread's four in its rows lane / 4 and lane / 4 + 8.
 DEVICE Layer load_layer(const float* weight, const float* bias, const Cell& c) {
     Layer layer;
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int s = 0; s < KS; s++)
-#pragma unroll
-            for (int reg = 0; reg < 4; reg++) {
+    UNROLL for (int m = 0; m < 2; m++)
+        UNROLL for (int s = 0; s < KS; s++)
+            UNROLL for (int reg = 0; reg < 4; reg++) {
                 int k = 16 * s + c.column + 8 * (reg / 2);
                 const float* row = weight + (c.channel + 2 * m + reg % 2) * K;
                 layer.weight[m][s][reg] = bf16_pair(k < K ? row[k] : 0.0f, k + 1 < K ? row[k + 1] : 0.0f);
             }
-#pragma unroll
-    for (int i = 0; i < 4; i++) layer.bias[i] = bias[c.channel + i];
+    UNROLL for (int i = 0; i < 4; i++) layer.bias[i] = bias[c.channel + i];
     return layer;
 }
 
@@ -130,27 +124,20 @@ DEVICE void convolve(Values& x, const Layer& layer, const float (&start)[4], con
     u32 b[2][2 * KS];
     const char* rows = patches + (16 * tile + c.lane % 8) * PITCH;
     if (KS == 2) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
+        UNROLL for (int half = 0; half < 2; half++) {
             u32 loaded[4];
             ldmatrix(loaded, rows + 8 * half * PITCH + c.lane / 8 * 16);
-#pragma unroll
-            for (int i = 0; i < 2 * KS; i++) b[half][i] = loaded[i];
+            UNROLL for (int i = 0; i < 2 * KS; i++) b[half][i] = loaded[i];
         }
     } else {
         u32 loaded[4];
         ldmatrix(loaded, rows + c.lane / 16 * 8 * PITCH + c.lane / 8 % 2 * 16);
-#pragma unroll
-        for (int i = 0; i < 4; i++) b[i / 2][i % 2] = loaded[i];
+        UNROLL for (int i = 0; i < 4; i++) b[i / 2][i % 2] = loaded[i];
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[half][m][i] = start[2 * m + i / 2];
-#pragma unroll
-            for (int s = 0; s < KS; s++) mma(x[half][m], layer.left(m, s), b[half][2 * s], b[half][2 * s + 1]);
+    UNROLL for (int half = 0; half < 2; half++)
+        UNROLL for (int m = 0; m < 2; m++) {
+            UNROLL for (int i = 0; i < 4; i++) x[half][m][i] = start[2 * m + i / 2];
+            UNROLL for (int s = 0; s < KS; s++) mma(x[half][m], layer.left(m, s), b[half][2 * s], b[half][2 * s + 1]);
         }
 }
 
@@ -158,13 +145,11 @@ DEVICE void convolve(Values& x, const Layer& layer, const float (&start)[4], con
 typedef u32 Rights[2 * KS][2];
 
 DEVICE void load_rights(Rights& right, const char* patches, int tile, const Cell& c) {
-#pragma unroll
-    for (int s = 0; s < KS; s++) {
+    UNROLL for (int s = 0; s < KS; s++) {
         u32 loaded[4];
         const char* row = patches + (16 * tile + c.lane / 8 % 2 * 8 + c.lane % 8) * PITCH + (2 * s + c.lane / 16) * 16;
         ldmatrix_transposed(loaded, row);
-#pragma unroll
-        for (int i = 0; i < 4; i++) right[2 * s + i / 2][i % 2] = loaded[i];
+        UNROLL for (int i = 0; i < 4; i++) right[2 * s + i / 2][i % 2] = loaded[i];
     }
 }
 
@@ -174,11 +159,9 @@ typedef Four Gradients[2][2];
 DEVICE void load_gradients(Gradients& d, const Four* own, int tile, const Cell& c) {
     const Four* at = own + tile * (16 * OUT / 4);
     if (tile < POSITIONS / 16) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) d[i / 2][i % 2] = at[(8 * (i / 2) + i % 2) * (OUT / 4)];
+        UNROLL for (int i = 0; i < 4; i++) d[i / 2][i % 2] = at[(8 * (i / 2) + i % 2) * (OUT / 4)];
     } else {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
+        UNROLL for (int i = 0; i < 4; i++) {
             d[i / 2][i % 2] = Four();
             if (c.valid(tile, i / 2, i % 2)) d[i / 2][i % 2] = at[(8 * (i / 2) + i % 2) * (OUT / 4)];
         }
@@ -188,8 +171,7 @@ DEVICE void load_gradients(Gradients& d, const Four* own, int tile, const Cell& 
 // The gradients where the ReLU is active (the mask is negative), as the left operand of a product over positions.
 DEVICE uint4 active_gradients(const Gradients& d, const Values& mask, int m) {
     u32 word[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         u32 pair = permute_bytes(d[i / 2][0].pair[m], d[i / 2][1].pair[m], i % 2 ? 0x7632u : 0x5410u);
         word[i] = where_negative(pair, &mask[i / 2][m][2 * (i % 2)]);
     }
@@ -203,32 +185,22 @@ DEVICE float2& pair_at(float* rows, int row, int k, const Cell& c) {
 
 // Negates the weights of channels with a positive scale (relu_mask.cuh). A second call restores them.
 DEVICE void flip_signs(Layer& layer, const float* scale, const Cell& c) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         u32 mask = sign_flip(scale[c.channel + i]);
-#pragma unroll
-        for (int n = 0; n < 2 * KS; n++) layer.weight[i / 2][n / 2][2 * (n % 2) + i % 2] ^= mask;
+        UNROLL for (int n = 0; n < 2 * KS; n++) layer.weight[i / 2][n / 2][2 * (n % 2) + i % 2] ^= mask;
     }
-}
-
-template <int N>
-DEVICE void zero(float (&sums)[N][4]) {
-#pragma unroll
-    for (int i = 0; i < 4 * N; i++) sums[i / 4][i % 4] = 0.0f;
 }
 
 // Sum over all positions of a block, per channel or group: `partial_sum` writes the warp's part to slot n, and after a barrier
 // `total` adds the parts.
 DEVICE void partial_sum(float v, float* sums, int n, int column, const Cell& c) {
-    v += shuffle_xor(v, 1);
-    v += shuffle_xor(v, 2);
+    v = sum_over_four(v);
     if (c.lane % 4 == 0) sums[(n * SHARES + c.share) * OUT + column] = v;
 }
 
 DEVICE float total(const float* sums, int n, int column, const Cell& c) {
     float sum = 0.0f;
-#pragma unroll
-    for (int s = 0; s < SHARES; s++) sum += sums[(n * SHARES + s) * OUT + column];
+    UNROLL for (int s = 0; s < SHARES; s++) sum += sums[(n * SHARES + s) * OUT + column];
     return sum;
 }
 

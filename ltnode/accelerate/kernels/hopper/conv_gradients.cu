@@ -89,11 +89,7 @@ DEVICE void load_pair(const Buffers& buffers, const u16* active, const u16* d_co
 
 DEVICE void add_eight(float (&sum)[8], float factor, const uint4& eight) {
     const u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        sum[2 * i] += factor * low(pairs[i]);
-        sum[2 * i + 1] += factor * high(pairs[i]);
-    }
+    UNROLL for (int i = 0; i < 8; i++) sum[i] += factor * (i % 2 ? high(pairs[i / 2]) : low(pairs[i / 2]));
 }
 
 DEVICE void store_eight(float* to, const float (&v)[8]) {
@@ -106,11 +102,9 @@ DEVICE void produce(const Buffers& buffers, const u16* active, const u16* d_conv
                     const Items& items, int batch) {
     const int thread = threadIdx.x % PRODUCERS;
     float maps[OWN][8], bias[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
+    UNROLL for (int i = 0; i < 8; i++) {
         bias[i] = 0.0f;
-#pragma unroll
-        for (int k = 0; k < OWN; k++) maps[k][i] = 0.0f;
+        UNROLL for (int k = 0; k < OWN; k++) maps[k][i] = 0.0f;
     }
     if (thread % 32 == 0)
         for (int pair = 0; pair + 1 < BUFFERS; pair++) load_pair(buffers, active, d_conv, items, pair);
@@ -121,8 +115,7 @@ DEVICE void produce(const Buffers& buffers, const u16* active, const u16* d_conv
         mbarrier_wait(buffers.full(pair), pair / BUFFERS);
         for (int s = 0; s < samples; s++) {
             const char* gradients = buffers.of(pair) + ACTIVE_BYTES + 16 * s * LINES;
-#pragma unroll
-            for (int k = 0; k < OWN; k++) {
+            UNROLL for (int k = 0; k < OWN; k++) {
                 const int i = k * PRODUCERS + thread, position = i / CHUNKS;
                 if (i < P * CHUNKS) {
                     const int line = i % CHUNKS * GRADIENT_LINES + position / SIDE * 8 + position % SIDE;
@@ -134,14 +127,12 @@ DEVICE void produce(const Buffers& buffers, const u16* active, const u16* d_conv
         }
         buffers.release(pair);
     }
-#pragma unroll
-    for (int k = 0; k < OWN; k++) {
+    UNROLL for (int k = 0; k < OWN; k++) {
         int i = k * PRODUCERS + thread;
         if (i < P * CHUNKS) store_eight(part + MAPS_AT + 8 * i, maps[k]);
     }
     float* sums = reinterpret_cast<float*>(buffers.shared + SUMS_AT);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
+    UNROLL for (int i = 0; i < 8; i++) {
         bias[i] += shuffle_xor(bias[i], 8);
         bias[i] += shuffle_xor(bias[i], 16);
     }
@@ -159,27 +150,22 @@ DEVICE void multiply(Sums& sums, const char* buffer, int begin, bool has_second,
     // Lane 8 m + i addresses position i of row m / 2 in the warp's first or second chunk.
     const char* from = buffer + ACTIVE_BYTES + 16 * ((2 * warp + lane / 8 % 2) * GRADIENT_LINES + lane / 16 * 8 + lane % 8);
     u32 gradients[AT_ONCE][4];
-#pragma unroll
-    for (int step = begin; step < begin + AT_ONCE && step < SIDE; step++) {
+    UNROLL for (int step = begin; step < begin + AT_ONCE && step < SIDE; step++) {
         ldmatrix_transposed(gradients[step - begin], from + 16 * 16 * step);
         if (has_second) continue;
-#pragma unroll
-        for (int i = 0; i < 4; i++)  // the buffer still holds the second sample of an earlier pair
+        UNROLL for (int i = 0; i < 4; i++)  // the buffer still holds the second sample of an earlier pair
             if (2 * step + i / 2 >= SIDE) gradients[step - begin][i] = 0u;
     }
     wgmma_fence();
-#pragma unroll
-    for (int step = begin; step < begin + AT_ONCE && step < SIDE; step++) {
+    UNROLL for (int step = begin; step < begin + AT_ONCE && step < SIDE; step++) {
         const int line = active_row(2 * step);
         const Descriptor active = descriptor_transposed(buffer + 16 * (line + 8 * (row_of_taps - 1)), 16 * ACTIVE_LINES,
                                                         16 * (active_row(2 * step + 1) - line));
-#pragma unroll
-        for (int tap = 0; tap < TAPS; tap++)
+        UNROLL for (int tap = 0; tap < TAPS; tap++)
             wgmma_transposed(sums[tap], gradients[step - begin], advance(active, 16 * (tap - 1)));
     }
     wgmma_commit();
-#pragma unroll
-    for (int tap = 0; tap < TAPS; tap++) wgmma_wait(sums[tap]);
+    UNROLL for (int tap = 0; tap < TAPS; tap++) wgmma_wait(sums[tap]);
 }
 
 }  // namespace
@@ -207,23 +193,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     SET_REGISTERS(inc, 144);
     Sums sums;
-#pragma unroll
-    for (int i = 0; i < TAPS * CHUNKS * 4; i++) sums[i / (4 * CHUNKS)][i / 4 % CHUNKS][i % 4] = 0.0f;
+    UNROLL for (int i = 0; i < TAPS * CHUNKS * 4; i++) sums[i / (4 * CHUNKS)][i / 4 % CHUNKS][i % 4] = 0.0f;
 #pragma unroll 1
     for (int pair = 0; pair < items.pairs(); pair++) {
         mbarrier_wait(buffers.full(pair), pair / BUFFERS);
-#pragma unroll
-        for (int begin = 0; begin < SIDE; begin += AT_ONCE)
+        UNROLL for (int begin = 0; begin < SIDE; begin += AT_ONCE)
             multiply(sums, buffers.of(pair), begin, items.has_second(pair), group);
         buffers.release(pair);
     }
     const int lane = threadIdx.x % 32, output = threadIdx.x % 128 / 32 * 16 + lane / 4;
-#pragma unroll
-    for (int tap = 0; tap < TAPS; tap++)
-#pragma unroll
-        for (int n = 0; n < CHUNKS; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
+    UNROLL for (int tap = 0; tap < TAPS; tap++)
+        UNROLL for (int n = 0; n < CHUNKS; n++)
+            UNROLL for (int i = 0; i < 2; i++)
                 *reinterpret_cast<float2*>(part + ((group * TAPS + tap) * C + output + 8 * i) * C + 8 * n + 2 * (lane % 4)) =
                     make_float2(sums[tap][n][2 * i], sums[tap][n][2 * i + 1]);
 }

@@ -28,10 +28,8 @@ DEVICE void start_convolution(Tile& acc, const char* plane, const char* weights,
 #pragma unroll 1  // unrolled, the addresses of all taps would occupy registers throughout the trajectory
     for (int dr = 0; dr < 3; dr++) {
         wgmma_fence();
-#pragma unroll
-        for (int dc = 0; dc < 3; dc++)
-#pragma unroll
-            for (int chunk = 0; chunk < C / 8; chunk += 2)
+        UNROLL for (int dc = 0; dc < 3; dc++)
+            UNROLL for (int chunk = 0; chunk < C / 8; chunk += 2)
                 wgmma(acc.v, advance(a, dc * TAP + chunk * WEIGHT_CHUNK_BYTES), advance(b, plane_offset(0, dc - 1, chunk)));
         a = advance(a, 3 * TAP);
         b = advance(b, plane_offset(1, 0, 0));

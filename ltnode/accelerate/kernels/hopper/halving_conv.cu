@@ -34,18 +34,7 @@ namespace {
 
 constexpr int ROWS = 8;  // per warpgroup
 
-struct Sums {
-    float v[2 * ROWS][4];  // [8 positions][2 (channel of the pair) + (position of two)]
-};
-
-DEVICE Sums zeros() {
-    Sums x;
-#pragma unroll
-    for (int n = 0; n < 2 * ROWS; n++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) x.v[n][q] = 0.0f;
-    return x;
-}
+typedef float Sums[2 * ROWS][4];  // [8 positions][2 (channel of the pair) + (position of two)]
 
 // Starts load n of the block, 16 channels of image n / 4, as planes (2 chunks, row parity, column parity); commits the copies.
 DEVICE void load_inputs(char* shared, const u16* x, int n, int batch, int blocks) {
@@ -66,15 +55,13 @@ DEVICE void load_inputs(char* shared, const u16* x, int n, int batch, int blocks
 template <int IMAGES>
 DEVICE void store(u16* image, const Sums& x, int side, int first_row, int first_column, int step, int group, int remaining) {
     const int lane = threadIdx.x % 32, channel = threadIdx.x % 128 / 32 * 16 + 2 * (lane / 4);
-#pragma unroll
-    for (int n = 0; n < 2 * ROWS; n++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
+    UNROLL for (int n = 0; n < 2 * ROWS; n++)
+        UNROLL for (int e = 0; e < 2; e++) {
             const int number = IMAGES > 1 ? n % 2 : 0, eight = IMAGES > 1 ? 0 : n % 2 * 8;
             int row = first_row + step * (group * ROWS + n / 2), column = first_column + step * (eight + 2 * (lane % 4) + e);
             if (row < side && column < side && number < remaining)
                 *reinterpret_cast<u32*>(image + ((number * side + row) * side + column) * C + channel) =
-                    bf16_pair(x.v[n][e], x.v[n][2 + e]);
+                    bf16_pair(x[n][e], x[n][2 + e]);
         }
 }
 
@@ -107,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 1)
     wait_copies();  // this thread's share of the weights
     fence_async_proxy();
     for (int n = 0; n < loads; n += 4) {
-        Sums sums = zeros();
+        Sums sums;
+        zero(sums);
         for (int quarter = 0; quarter < 4; quarter++) {
             block_barrier();  // the barrier of `wait_load` in the loading warpgroup
             const char* buffer = buffer_of(shared, n + quarter);
@@ -118,14 +106,13 @@ extern "C" __global__ void __launch_bounds__(FORWARD_THREADS, 1)
                 const Descriptor a = descriptor(shared + (ky * 4 * 8 + 2 * quarter) * WEIGHT_CHUNK_BYTES, WEIGHT_CHUNK_BYTES);
                 const Descriptor b = descriptor(planes, 4 * PLANE_BYTES);
                 wgmma_fence();
-#pragma unroll
-                for (int kx = 0; kx < 4; kx++) {
+                UNROLL for (int kx = 0; kx < 4; kx++) {
                     const int dc = (kx + 1) / 2 - 1;
-                    wgmma(sums.v, advance(a, kx * 8 * WEIGHT_CHUNK_BYTES), advance(b, (kx + 1) % 2 * PLANE_BYTES + 16 * dc));
+                    wgmma(sums, advance(a, kx * 8 * WEIGHT_CHUNK_BYTES), advance(b, (kx + 1) % 2 * PLANE_BYTES + 16 * dc));
                 }
             }
             wgmma_commit();
-            wgmma_wait(sums.v);
+            wgmma_wait(sums);
         }
         store<1>(y + (size_t(blockIdx.x) + size_t(n) / 4 * blocks) * OUT * OUT * C, sums, OUT, 0, 0, 1, group, 1);
     }
@@ -144,10 +131,11 @@ extern "C" __global__ void __launch_bounds__(BACKWARD_THREADS, 1)
         const char* buffer = buffer_of(shared, n);
 #pragma unroll 1
         for (int px = 0; px < 2; px++) {  // parity of the columns
-            Sums sums = zeros();
-            start_input_gradients(sums.v, shared, buffer, py, px, group * ROWS);
+            Sums sums;
+            zero(sums);
+            start_input_gradients(sums, shared, buffer, py, px, group * ROWS);
             if (px == 0) load_gradients<BACKWARD_THREADS>(shared, dy, n + 2, batch, blocks);
-            wgmma_wait(sums.v);
+            wgmma_wait(sums);
             store<AT_ONCE>(dx + size_t(image) * IN * IN * C, sums, IN, py, px, 2, group, batch - image);
         }
     }

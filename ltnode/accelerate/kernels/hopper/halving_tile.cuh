@@ -46,8 +46,7 @@ DEVICE void load_gradients(char* shared, const u16* dy, int n, int batch, int bl
     const int number = (blockIdx.x + n * blocks) * AT_ONCE;
     const u16* image = dy + size_t(number) * OUT * OUT * C;
     char* buffer = buffer_of(shared, n);
-#pragma unroll
-    for (int k = 0; k < AT_ONCE; k++)
+    UNROLL for (int k = 0; k < AT_ONCE; k++)
         if (number + k < batch)
             for (int i = threadIdx.x; i < VECTORS; i += THREADS)
                 start_copy_16(buffer + i % 8 * PLANE_BYTES + position(i / 8 / OUT, i / 8 % OUT + k * COLS / 2),
@@ -72,8 +71,7 @@ DEVICE void start_input_gradients(float (&sums)[N][4], const char* weights, cons
         const int iy = tap / 2, ix = tap % 2, ky = 1 - py + 2 * iy, kx = 1 - px + 2 * ix;
         const Descriptor a = descriptor(weights + (ky * 4 + kx) * 8 * WEIGHT_CHUNK_BYTES, WEIGHT_CHUNK_BYTES);
         const Descriptor b = descriptor(buffer + position(row + py - iy, px - ix), PLANE_BYTES);
-#pragma unroll
-        for (int chunk = 0; chunk < 8; chunk += 2)
+        UNROLL for (int chunk = 0; chunk < 8; chunk += 2)
             wgmma(sums, advance(a, chunk * WEIGHT_CHUNK_BYTES), advance(b, chunk * PLANE_BYTES));
     }
     wgmma_commit();

@@ -81,24 +81,20 @@ DEVICE void write_patch(char* patches, const u16* image, int first_row, int py, 
     const bool inside = row < IN && column < IN;
     const u16* corner = image + row * SIDE + column;
     u32 words[8 * KS];
-#pragma unroll
-    for (int k = 0; k < ROW; k++) {
+    UNROLL for (int k = 0; k < ROW; k++) {
         u32 value = k == K && inside ? 0x3f80u : 0u;
         if (k < K && inside) value = corner[(k / (FILTER * FILTER) * SIDE + k / FILTER % FILTER) * SIDE + k % FILTER];
         words[k / 2] = k % 2 ? words[k / 2] | value << 16 : value;
     }
-#pragma unroll
-    for (int v = 0; v < 2 * KS; v++)
+    UNROLL for (int v = 0; v < 2 * KS; v++)
         *reinterpret_cast<uint4*>(patches + 16 * number + v * PATCH_CHUNK_BYTES) =
             make_uint4(words[4 * v], words[4 * v + 1], words[4 * v + 2], words[4 * v + 3]);
 }
 
 // Stores a warpgroup's accumulators as a matrix (rows, ROW). The thread has rows ``row`` and ``row + next``.
 DEVICE void store_sums(float* to, const float (&sums)[2 * KS][4], int row, int next) {
-#pragma unroll
-    for (int n = 0; n < 2 * KS; n++)
-#pragma unroll
-        for (int i = 0; i < 2; i++)
+    UNROLL for (int n = 0; n < 2 * KS; n++)
+        UNROLL for (int i = 0; i < 2; i++)
             *reinterpret_cast<float2*>(to + (row + i * next) * ROW + 8 * n + 2 * (threadIdx.x % 4)) =
                 make_float2(sums[n][2 * i], sums[n][2 * i + 1]);
 }
@@ -107,14 +103,12 @@ constexpr int LANES = THREADS / C;  // threads per channel in the epilogue
 constexpr int OWN = ROW / LANES;    // columns per thread
 
 DEVICE float sum_over_channel(float v) {
-#pragma unroll
-    for (int distance = 1; distance < LANES; distance *= 2) v += shuffle_xor(v, distance);
+    UNROLL for (int distance = 1; distance < LANES; distance *= 2) v += shuffle_xor(v, distance);
     return v;
 }
 
 DEVICE void load(float (&to)[OWN], const float* from) {
-#pragma unroll
-    for (int k = 0; k < OWN; k += 2) {
+    UNROLL for (int k = 0; k < OWN; k += 2) {
         const float2 two = *reinterpret_cast<const float2*>(from + k);
         to[k] = two.x;
         to[k + 1] = two.y;
@@ -129,41 +123,29 @@ DEVICE void finish(char* shared, const float* parts, const float* bias, const fl
     float* products = reinterpret_cast<float*>(shared + IMAGE_AT);  // (ROW, ROW)
     for (int i = threadIdx.x; i < ROW * ROW; i += THREADS) {
         float sum = 0.0f;
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) sum += patch_parts[g * (2 * KS * PATCH_CHUNK_BYTES / 4) + i];
+        UNROLL for (int g = 0; g < GROUPS; g++) sum += patch_parts[g * (2 * KS * PATCH_CHUNK_BYTES / 4) + i];
         products[i] = sum;
     }
     const int channel = threadIdx.x / LANES, first = threadIdx.x % LANES * OWN;
     const int row = channel / 16 * 16 + channel % 16 / 2 + channel % 2 * 8;  // where `origin` puts it
     u32 pairs[8 * KS];  // weights of the channel, rounded and with the sign of `sign_flip`
-#pragma unroll
-    for (int v = 0; v < 2 * KS; v++) {
-        const uint4 q = *reinterpret_cast<const uint4*>(shared + LAYER_AT + v * WEIGHT_CHUNK_BYTES + 16 * row);
-        pairs[4 * v] = q.x;
-        pairs[4 * v + 1] = q.y;
-        pairs[4 * v + 2] = q.z;
-        pairs[4 * v + 3] = q.w;
-    }
+    UNROLL for (int v = 0; v < 2 * KS; v++)
+        unpack(pairs + 4 * v, *reinterpret_cast<const uint4*>(shared + LAYER_AT + v * WEIGHT_CHUNK_BYTES + 16 * row));
     float d_patch[OWN], patch[OWN], x_patch[OWN];  // sums of d, 1 and x' times the patch
     load(d_patch, parts + channel * ROW + first);
-#pragma unroll
-    for (int g = 1; g < GROUPS; g++) {
+    UNROLL for (int g = 1; g < GROUPS; g++) {
         float part[OWN];
         load(part, parts + (g * C + channel) * ROW + first);
-#pragma unroll
-        for (int k = 0; k < OWN; k++) d_patch[k] += part[k];
+        UNROLL for (int k = 0; k < OWN; k++) d_patch[k] += part[k];
     }
-#pragma unroll
-    for (int k = 0; k < OWN; k++) x_patch[k] = 0.0f;
+    UNROLL for (int k = 0; k < OWN; k++) x_patch[k] = 0.0f;
     float d_x = 0.0f, sum_d = 0.0f, sum_x = 0.0f;
     block_barrier();
-#pragma unroll
-    for (int j = 0; j < K; j++) {
+    UNROLL for (int j = 0; j < K; j++) {
         const float weight = j % 2 ? high(pairs[j / 2]) : low(pairs[j / 2]);
         float with_j[OWN];
         load(with_j, products + j * ROW + first);
-#pragma unroll
-        for (int k = 0; k < OWN; k++) x_patch[k] += weight * with_j[k];
+        UNROLL for (int k = 0; k < OWN; k++) x_patch[k] += weight * with_j[k];
         if (j / OWN == threadIdx.x % LANES) d_x += weight * d_patch[j % OWN];
     }
     load(patch, products + K * ROW + first);
@@ -185,8 +167,7 @@ DEVICE void finish(char* shared, const float* parts, const float* bias, const fl
         to[C + channel] = sum_d;
         to[2 * C + channel] = slope * sum_d + by_x * sum_x + level * (IN * IN);
     }
-#pragma unroll
-    for (int k = 0; k < OWN; k++)
+    UNROLL for (int k = 0; k < OWN; k++)
         if (first + k < K)
             to[3 * C + channel * K + first + k] =
                 slope * d_patch[k] + by_x * (sign * x_patch[k] + centre * patch[k]) + level * patch[k];
@@ -216,23 +197,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         copy_image(image, images + size_t(sample) * CHANNELS * SIDE * SIDE);
         const float mean = means[sample * (C / 2) + channel / 2], rstd = rstds[sample * (C / 2) + channel / 2];
         float start[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
+        UNROLL for (int i = 0; i < 2; i++)
             start[i] = mask_start(bias[channel + i], mean, rstd, scale[channel + i], shift[channel + i]);
         wait_load();  // its barrier also covers the image
         if (sample + blocks < batch) prefetch_image(images + size_t(sample + blocks) * CHANNELS * SIDE * SIDE);
         float sums[2 * KS][4], products[2 * KS][4];  // d^T patches, patches^T patches (only the first ROW rows are used)
-#pragma unroll
-        for (int i = 0; i < 8 * KS; i++) sums[i / 4][i % 4] = products[i / 4][i % 4] = 0.0f;
+        UNROLL for (int i = 0; i < 8 * KS; i++) sums[i / 4][i % 4] = products[i / 4][i % 4] = 0.0f;
         u32 active[ROWS][4];  // masked gradients of 16 positions each
-#pragma unroll
-        for (int i = 0; i < 4 * ROWS; i++) active[i / 4][i % 4] = 0u;
+        UNROLL for (int i = 0; i < 4 * ROWS; i++) active[i / 4][i % 4] = 0u;
 #pragma unroll 1
         for (int parities = 0; parities < 4; parities++) {
             const int py = parities / 2, px = parities % 2;
             float d[2 * ROWS][4], x[2 * ROWS][4];
-#pragma unroll
-            for (int i = 0; i < 8 * ROWS; i++) d[i / 4][i % 4] = 0.0f;
+            UNROLL for (int i = 0; i < 8 * ROWS; i++) d[i / 4][i % 4] = 0.0f;
             start_input_gradients(d, shared, buffer_of(shared, n), py, px, group * ROWS);
             wgmma_wait_but_last(sums);
             wgmma_wait_but_last(products);
@@ -241,29 +218,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             write_patch(patches, image, group * ROWS, py, px);
             fence_async_proxy();
             warpgroup_barrier(1 + group);
-#pragma unroll
-            for (int i = 0; i < 8 * ROWS; i++) x[i / 4][i % 4] = start[i % 4 / 2];
+            UNROLL for (int i = 0; i < 8 * ROWS; i++) x[i / 4][i % 4] = start[i % 4 / 2];
             wgmma_fence();
-#pragma unroll
-            for (int step = 0; step < KS; step++)
+            UNROLL for (int step = 0; step < KS; step++)
                 wgmma(x, advance(layer, 2 * step * WEIGHT_CHUNK_BYTES), advance(columns, 2 * step * PATCH_CHUNK_BYTES));
             wgmma_commit();
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
+            UNROLL for (int r = 0; r < ROWS; r++)
                 wgmma_transposed(products, advance(across, 16 * 16 * r), advance(across, 16 * 16 * r));
             wgmma_commit();
             wgmma_wait_but_last(d);
             wgmma_wait_but_last(x);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {  // two positions of one channel
+            UNROLL for (int r = 0; r < ROWS; r++)
+                UNROLL for (int i = 0; i < 4; i++) {  // two positions of one channel
                     const float *two = &d[2 * r + i / 2][2 * (i % 2)], *mask = &x[2 * r + i / 2][2 * (i % 2)];
                     active[r][i] = where_negative(bf16_pair(two[0], two[1]), mask);
                 }
             wgmma_fence();
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) wgmma_transposed(sums, active[r], advance(across, 16 * 16 * r));
+            UNROLL for (int r = 0; r < ROWS; r++) wgmma_transposed(sums, active[r], advance(across, 16 * 16 * r));
             wgmma_commit();
         }
         wgmma_wait(sums);

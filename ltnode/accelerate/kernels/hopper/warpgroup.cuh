@@ -135,19 +135,10 @@ WGMMA(wgmma_transposed, 4, 32, 16, 17, 18, 19, 1)
 WGMMA_REGISTERS(2, 16, 8, 9, 10, 11, 12, 13)
 WGMMA_REGISTERS(4, 32, 16, 17, 18, 19, 20, 21)
 WGMMA_REGISTERS(8, 64, 32, 33, 34, 35, 36, 37)
-WGMMA_WAIT(1)
-WGMMA_WAIT(2)
-WGMMA_WAIT(3)
-WGMMA_WAIT(4)
-WGMMA_WAIT(5)
-WGMMA_WAIT(6)
-WGMMA_WAIT(7)
-WGMMA_WAIT(8)
-WGMMA_WAIT(16)
+WGMMA_WAIT(1) WGMMA_WAIT(2) WGMMA_WAIT(3) WGMMA_WAIT(4) WGMMA_WAIT(5) WGMMA_WAIT(6) WGMMA_WAIT(7) WGMMA_WAIT(8) WGMMA_WAIT(16)
 
 // Marks register operands as used up to this point, so that the compiler does not reuse them while products still read them.
 template <int N>
 DEVICE void keep_registers(u32 (&a)[N][4]) {
-#pragma unroll
-    for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4]));
+    UNROLL for (int i = 0; i < 4 * N; i++) asm volatile("" : "+r"(a[i / 4][i % 4]));
 }

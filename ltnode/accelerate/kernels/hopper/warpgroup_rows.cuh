@@ -6,11 +6,6 @@ namespace {
 
 constexpr int WEIGHT_CHUNK_BYTES = 16 * C;
 
-// The element of the weight matrices that a packed 32-bit word holds: the channel of its row, and the first of two values of k.
-struct Origin {
-    int tap, row, k;
-};
-
 DEVICE Origin origin(int word) {
     int row = word / 4 % C;
     return {word / (4 * C * C / 8), row / 16 * 16 + 2 * (row % 8) + row % 16 / 8, word / (4 * C) % (C / 8) * 8 + 2 * (word % 4)};

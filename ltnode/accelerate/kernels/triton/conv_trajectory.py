@@ -12,14 +12,7 @@ from typing import Any
 
 import torch
 
-from ltnode.accelerate.kernels.trajectory_backend import (
-    BackwardResult,
-    ConvolutionGradients,
-    ForwardResult,
-    Pair,
-    Problem,
-    torch_gradients,
-)
+from ltnode.accelerate.kernels.trajectory_backend import BackwardResult, ForwardResult, Problem, torch_gradients
 from ltnode.accelerate.kernels.triton.trajectory_kernels import backward_kernel, forward_kernel
 from ltnode.device import Precision
 from ltnode.ode.tableau import ButcherTableau
@@ -74,9 +67,7 @@ class TritonTrajectory:
         backward_kernel[(batch,)](*inputs, *parameters, *saved, *outputs, batch, **constants)
         return BackwardResult(d_state, (d_conv1, d_conv2), d_norms)
 
-    def convolution_gradients(self, active: Pair, d_conv: Pair, weights: Pair, times: Tensor) -> ConvolutionGradients:
-        """See `TrajectoryBackend.convolution_gradients`."""
-        return torch_gradients(active, d_conv, weights, times)
+    convolution_gradients = staticmethod(torch_gradients)
 
 
 def _constants(problem: Problem, side: int, channels: int) -> dict[str, Any]:

@@ -121,12 +121,9 @@ def forward_kernel(
     tile = position[:, None] * CHANNELS + channel[None, :]
     sample_at = sample * size
     stage_stride = batch.to(tl.int64) * size
-    g1 = tl.load(gamma1 + channel)
-    b1 = tl.load(beta1 + channel)
-    g2 = tl.load(gamma2 + channel)
-    b2 = tl.load(beta2 + channel)
-    g3 = tl.load(gamma3 + channel)
-    b3 = tl.load(beta3 + channel)
+    g1, b1 = tl.load(gamma1 + channel), tl.load(beta1 + channel)
+    g2, b2 = tl.load(gamma2 + channel), tl.load(beta2 + channel)
+    g3, b3 = tl.load(gamma3 + channel), tl.load(beta3 + channel)
     for m in range(0, n_steps):
         start = tl.load(starts + m)
         length = tl.load(lengths + m)
@@ -215,17 +212,12 @@ def backward_kernel(
     tile = position[:, None] * CHANNELS + channel[None, :]
     sample_at = sample * size
     stage_stride = batch.to(tl.int64) * size
-    g1 = tl.load(gamma1 + channel)
-    b1 = tl.load(beta1 + channel)
-    g2 = tl.load(gamma2 + channel)
-    b2 = tl.load(beta2 + channel)
+    g1, b1 = tl.load(gamma1 + channel), tl.load(beta1 + channel)
+    g2, b2 = tl.load(gamma2 + channel), tl.load(beta2 + channel)
     g3 = tl.load(gamma3 + channel)
-    d_g1 = tl.zeros((CHANNELS,), dtype=tl.float32)
-    d_b1 = tl.zeros((CHANNELS,), dtype=tl.float32)
-    d_g2 = tl.zeros((CHANNELS,), dtype=tl.float32)
-    d_b2 = tl.zeros((CHANNELS,), dtype=tl.float32)
-    d_g3 = tl.zeros((CHANNELS,), dtype=tl.float32)
-    d_b3 = tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_g1, d_b1 = tl.zeros((CHANNELS,), dtype=tl.float32), tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_g2, d_b2 = tl.zeros((CHANNELS,), dtype=tl.float32), tl.zeros((CHANNELS,), dtype=tl.float32)
+    d_g3, d_b3 = tl.zeros((CHANNELS,), dtype=tl.float32), tl.zeros((CHANNELS,), dtype=tl.float32)
     for back in range(0, n_steps):
         m = n_steps - 1 - back
         length = tl.load(lengths + m)

@@ -5,7 +5,7 @@
 
 #define SHARED_MEMORY(name) char* name = emulation::shared_memory.data()
 
-static inline float shuffle_xor(float x, int distance) {
+DEVICE float shuffle_xor(float x, int distance) {
     auto& w = emulation::warp();
     int lane = emulation::lane();
     w.values[lane] = x;
