@@ -156,28 +156,6 @@ DOPRI5 = _from_fractions("dopri5", 5, _DP_A, _quartic_dense(_DP_B, _DP_MID, last
 DOPRI5_ACA = _from_fractions("dopri5_aca", 5, _DP_A, _quartic_dense(_DP_B, _DP_MID, last=1), _DP_B4)
 
 
-def _tsit5_dense() -> tuple[Row, ...]:
-    """The method's own interpolant, expanded from its factored form into powers of theta."""
-
-    def expand(*factors: Sequence[float]) -> Row:
-        product = np.array([1.0])
-        for factor in factors:  # each factor lists its coefficients from the highest power down
-            product = np.polymul(product, factor)
-        ascending = product[::-1][1:]  # no constant term
-        return tuple(float(x) for x in np.pad(ascending, (0, 4 - len(ascending))))
-
-    theta, square = (1.0, 0.0), (1.0, 0.0, 0.0)
-    return (
-        expand((-1.0530884977290216,), theta, (1.0, -1.3299890189751412), (1.0, -1.4364028541716351, 0.7139816917074209)),
-        expand((0.1017,), square, (1.0, -2.1966568338249754, 1.2949852507374631)),
-        expand((2.490627285651252793,), square, (1.0, -2.38535645472061657, 1.57803468208092486)),
-        expand((-16.54810288924490272,), square, (1.0, -1.21712927295533244), (1.0, -0.61620406037800089)),
-        expand((47.37952196281928122,), square, (1.0, -1.203071208372362603), (1.0, -0.658047292653547382)),
-        expand((-34.87065786149660974,), square, (1.0, -1.2), (1.0, -0.666666666666666667)),
-        expand((2.5,), square, (1.0, -1.0), (1.0, -0.6)),
-    )
-
-
 # Ch. Tsitouras, Runge-Kutta pairs of order 5(4) satisfying only the first column simplifying assumption,
 # Computers and Mathematics with Applications 62 (2011).
 _TS_LAST = (0.09646076681806523, 0.01, 0.4798896504144996, 1.379008574103742, -3.290069515436081, 2.324710524099774)
@@ -205,7 +183,16 @@ TSIT5 = ButcherTableau(
         1 / 66,
     ),
     error_order=4,
-    dense=_tsit5_dense(),
+    # The published interpolant, multiplied out into powers of theta.
+    dense=(
+        (0.9999999999999998, -2.763706197274826, 2.9132554618219126, -1.0530884977290216),
+        (0.0, 0.13169999999999998, -0.2234, 0.1017),
+        (0.0, 3.930296236894751, -5.941033872131505, 2.490627285651253),
+        (0.0, -12.411077166933676, 30.338188630282318, -16.548102889244902),
+        (0.0, 37.50931341651104, -88.1789048947664, 47.37952196281928),
+        (0.0, -27.896526289197286, 65.09189467479368, -34.87065786149661),
+        (0.0, 1.5, -4.0, 2.5),
+    ),
     fsal=True,
 )
 
