@@ -88,11 +88,7 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[int]:
-    """Parse a comma-separated list of integers and ranges such as ``0-4``; duplicates are removed.
-
-    Raises:
-        InputError: The list is empty, or an entry is neither an integer >= 0 nor an increasing range of them.
-    """
+    """Parse a comma-separated list of integers >= 0 and increasing ranges such as ``0-4``; duplicates are removed."""
     values: dict[int, None] = {}
     for word in words(text):
         low, dash, high = word.partition("-")

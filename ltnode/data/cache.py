@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -115,12 +116,9 @@ def _remove_leftovers(folder: Path, keep: set[str]) -> None:
         if path.name not in keep and not path.name.startswith("."):
             path.unlink(missing_ok=True)
     for path in folder.glob(f"{_TEMPORARY}*"):
-        try:
-            stale = time.time() - path.stat().st_mtime > _STALE_AFTER
-        except FileNotFoundError:  # another process has renamed it in the meantime
-            continue
-        if stale:
-            path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process may rename or delete it in the meantime
+            if time.time() - path.stat().st_mtime > _STALE_AFTER:
+                path.unlink()
 
 
 def read_cache(folder: Path) -> CachedSet | None:

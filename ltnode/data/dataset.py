@@ -150,7 +150,8 @@ class Dataset:
         if (x_test is None) != (y_test is None):
             raise InputError("pass both x_test and y_test, or neither (then test_fraction of the data is held out)")
         if x_test is None:
-            train, test = hold_out(train, test_fraction, seed)
+            remaining, held_out = _held_out(len(train), test_fraction, seed)
+            train, test = train.select(remaining), train.select(held_out)
         else:
             test = Split(inputs("x_test", x_test, dtype), targets("y_test", y_test, task, dtype))
         if task == "classification" and n_classes is None:
@@ -258,9 +259,3 @@ def _held_out(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     count = min(n - 1, max(1, round(n * fraction)))
     order = _permutation(n, seed)
     return order[count:].sort().values, order[:count].sort().values
-
-
-def hold_out(split: Split, fraction: float, seed: int) -> tuple[Split, Split]:
-    """Separate a random ``fraction`` of the examples; return the rest and the fraction, at least one example each."""
-    remaining, held_out = _held_out(len(split), fraction, seed)
-    return split.select(remaining), split.select(held_out)

@@ -123,9 +123,5 @@ def _read_images(files: list[Path], size: tuple[int, int] | None) -> NDArray[np.
             )
         images.append(pixels)
     if any(pixels.ndim == 3 for pixels in images):
-        return np.stack([_in_colour(pixels).transpose(2, 0, 1) for pixels in images])
+        return np.stack([pixels.transpose(2, 0, 1) if pixels.ndim == 3 else np.stack([pixels] * 3) for pixels in images])
     return np.stack(images)[:, None]
-
-
-def _in_colour(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return pixels if pixels.ndim == 3 else np.repeat(pixels[:, :, None], 3, axis=2)

@@ -73,11 +73,6 @@ class ImageSpec:
     licence: str
 
 
-def _read_specs() -> Mapping[str, ImageSpec]:
-    tables = tomllib.loads(Path(__file__).with_name("image_sets.toml").read_text(encoding="utf-8"))
-    return MappingProxyType({name: _spec(name, _with_tuples(table)) for name, table in tables.items()})
-
-
 def _spec(name: str, table: dict[str, Any]) -> ImageSpec:
     parts = {
         "normalise": Normalisation(**table["normalise"]),
@@ -97,7 +92,8 @@ def _with_tuples(value: Any) -> Any:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
-SPECS: Mapping[str, ImageSpec] = _read_specs()
+_TABLES = tomllib.loads(Path(__file__).with_name("image_sets.toml").read_text(encoding="utf-8"))
+SPECS: Mapping[str, ImageSpec] = MappingProxyType({name: _spec(name, _with_tuples(table)) for name, table in _TABLES.items()})
 
 
 def image_spec(name: str) -> ImageSpec:

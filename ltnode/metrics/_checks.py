@@ -85,6 +85,12 @@ def check_labels(labels: Tensor, probs: Tensor) -> Tensor:
     return labels
 
 
+def check_labelled(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Require class probabilities and one label per row; returned in float64 and as int64."""
+    wide = check_probs("probs", probs)
+    return wide, check_labels(labels, wide)
+
+
 def check_scores(name: str, scores: Tensor) -> Tensor:
     """Require a vector of scores without NaN (infinite scores are allowed); returned in float64."""
     check_floating(name, scores, ndim=1)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ltnode.errors import InputError
-from ltnode.metrics._checks import accepts_numpy, check_bins, check_floating, check_labels, check_probs
+from ltnode.metrics._checks import accepts_numpy, check_bins, check_floating, check_labelled, check_labels
 from ltnode.metrics.classification import PROBABILITY_FLOOR, is_correct
 from ltnode.metrics.ties import average_over_ties
 from ltnode.typing import Float, Int, Tensor
@@ -45,8 +45,7 @@ def reliability(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins: 
     >>> reliability(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), n_bins=2).counts
     tensor([0, 2])
     """
-    wide = check_probs("probs", probs)
-    labels = check_labels(labels, wide)
+    wide, labels = check_labelled(probs, labels)
     confidence = wide.amax(1)
     index = _bin_index(confidence, probs.dtype, check_bins(n_bins))
     ones = torch.ones_like(confidence)
@@ -82,8 +81,7 @@ def adaptive_ece(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins:
     >>> round(adaptive_ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]), n_bins=1), 4)
     0.25
     """
-    wide = check_probs("probs", probs)
-    labels = check_labels(labels, wide)
+    wide, labels = check_labelled(probs, labels)
     confidence, order = wide.amax(1).sort()
     accuracy = average_over_ties(confidence, is_correct(wide, labels)[order].double())
     runs = (accuracy - confidence).tensor_split(check_bins(n_bins))
@@ -100,8 +98,7 @@ def classwise_ece(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], n_bins
     >>> round(classwise_ece(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])), 4)
     0.35
     """
-    wide = check_probs("probs", probs)
-    labels = check_labels(labels, wide)
+    wide, labels = check_labelled(probs, labels)
     index = _bin_index(wide, probs.dtype, check_bins(n_bins))
     residual = torch.nn.functional.one_hot(labels, wide.shape[1]) - wide
     # n_k / N |frequency - mean p| equals |sum of residuals| / N, also for an empty bin.

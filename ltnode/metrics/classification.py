@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ltnode.metrics._checks import accepts_numpy, check_labels, check_probs
+from ltnode.metrics._checks import accepts_numpy, check_labelled, check_probs
 from ltnode.typing import Float, Int, Tensor
 
 PROBABILITY_FLOOR = 1e-40
@@ -34,8 +34,7 @@ def error(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"]) -> float:
     >>> error(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1]))
     0.5
     """
-    wide = check_probs("probs", probs)
-    labels = check_labels(labels, wide)
+    wide, labels = check_labelled(probs, labels)
     return (~is_correct(wide, labels)).double().mean().item()
 
 
@@ -46,8 +45,7 @@ def log_likelihood(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"]) -> fl
     >>> round(log_likelihood(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])), 4)
     -0.5108
     """
-    wide = check_probs("probs", probs)
-    labels = check_labels(labels, wide)
+    wide, labels = check_labelled(probs, labels)
     chosen = wide.gather(1, labels[:, None]).squeeze(1)
     return chosen.clamp(PROBABILITY_FLOOR, 1.0).log().mean().item()
 
@@ -59,8 +57,7 @@ def brier(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"]) -> float:
     >>> round(brier(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([0, 1])), 4)
     0.37
     """
-    wide = check_probs("probs", probs)
-    labels = check_labels(labels, wide)
+    wide, labels = check_labelled(probs, labels)
     residual = wide - torch.nn.functional.one_hot(labels, wide.shape[1])
     return residual.square().sum(1).mean().item()
 

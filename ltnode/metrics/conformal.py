@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 from ltnode.errors import InputError
-from ltnode.metrics._checks import accepts_numpy, check_labels, check_probs
+from ltnode.metrics._checks import accepts_numpy, check_labelled, check_probs
 from ltnode.typing import Bool, Float, Int, Tensor
 
 
@@ -23,8 +23,7 @@ def conformal_threshold(probs: Float[Tensor, "B C"], labels: Int[Tensor, " B"], 
     """
     if not 0 < alpha < 1:
         raise InputError(f"alpha must lie in (0, 1), for example 0.1 for a coverage of 90 %, not {alpha}")
-    wide = check_probs("probs", probs)
-    labels = check_labels(labels, wide)
+    wide, labels = check_labelled(probs, labels)
     # Exact decimal arithmetic: in binary, 10 * (1 - 0.1) may round above 9 and cost one rank.
     rank = math.ceil((labels.numel() + 1) * (1 - Fraction(repr(float(alpha)))))
     if rank > labels.numel():

@@ -23,15 +23,8 @@ def dense_weights(
 
     Steps before T contribute their full increment, the step that contains T its interpolant at ``theta = (T - t_m) / h_m``,
     and later steps nothing. A time on an edge belongs to the step that ends there, so that exactly one step determines the
-    derivative in T.
-
-    Args:
-        tableau: The method.
-        edges: Step edges, (n+1,), or (n+1, B) with one sequence per sample; equal edges are steps of length zero.
-        times: (S,) or (S, B), within the edges; differentiable.
-
-    Returns:
-        (S, n, stages), or (S, B, n, stages) if edges or times are per sample.
+    derivative in T. Equal edges are steps of length zero. The weights are differentiable in the times, and have the shape
+    (S, n, stages), or (S, B, n, stages) if edges (n+1, B) or times (S, B) are per sample.
     """
     edges = edges.to(device=times.device, dtype=torch.float64)
     if edges.ndim == 2 and times.ndim == 1:

@@ -19,18 +19,9 @@ from ltnode.typing import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """The initial value problem ``dy/dt = f(t, y)``, ``y(t0) = y0``, and how to solve it.
+    """The initial value problem ``dy/dt = f(t, y)``, ``y(t0) = y0``, and how to solve it; see `odesolve` for its parts.
 
-    Attributes:
-        f: The field.
-        y0: Initial state, (B, ...).
-        times: Requested times, (S,) or (S, B).
-        t0: Initial time.
-        tableau: The Runge-Kutta method.
-        tolerance: Tolerances and limits of the step-size control.
-        per_sample: Whether each sample has its own error norms, and its own steps where they are adaptive.
-        recompute: Whether the backward pass evaluates each step again instead of storing its activations.
-        throw: Whether a failed solve raises `SolverError` instead of returning its status.
+    With ``per_sample``, each sample has its own error norms, and its own steps where they are adaptive.
     """
 
     f: Field

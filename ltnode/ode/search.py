@@ -36,14 +36,9 @@ class Tolerance:
 
 @dataclass
 class Search:
-    """Result of a search for step edges.
+    """Accepted edges t_0 < ... < t_n, the error norms of their steps, (n,), and the work of the search.
 
-    Attributes:
-        edges: Accepted edges: floats t_0 < ... < t_n, or a float64 tensor (n+1, B) under per-sample control.
-        norms: Error norm of each accepted step, (n,) or (n, B).
-        status: OK, or why the search stopped early.
-        n_rejected: Number of rejected trial steps (the maximum over the samples under per-sample control).
-        n_evaluations: Number of field evaluations.
+    Under per-sample control, edges (n+1, B) and norms (n, B) have one column per sample, and ``n_rejected`` is the maximum.
     """
 
     edges: Sequence[float] | Tensor

@@ -83,11 +83,11 @@ class ButcherTableau:
         return 1 + (self.stages - 1) * n_steps if self.fsal else self.stages * n_steps
 
 
-def _quartic_dense(b: Sequence[Q], mid: Sequence[Q], first: int, last: int) -> tuple[Row, ...]:
-    """Quartic through y0, y_mid, y1 with end slopes k[first] and k[last], as stage polynomials."""
+def _quartic_dense(b: Sequence[Q], mid: Sequence[Q], last: int) -> tuple[Row, ...]:
+    """Quartic through y0, y_mid, y1 with end slopes k[0] and k[last], as stage polynomials."""
     rows = []
     for i, (bi, mi) in enumerate(zip(b, mid, strict=True)):
-        f0, f1 = Q(i == first), Q(i == last)
+        f0, f1 = Q(i == 0), Q(i == last)
         rows.append(
             (
                 float(f0),
@@ -99,20 +99,33 @@ def _quartic_dense(b: Sequence[Q], mid: Sequence[Q], first: int, last: int) -> t
     return tuple(rows)
 
 
-def _hermite_dense(b: Sequence[Q], first: int, last: int) -> tuple[Row, ...]:
-    """Cubic Hermite polynomial through y0 and y1 with end slopes k[first] and k[last], as stage polynomials."""
+def _hermite_dense(b: Sequence[Q]) -> tuple[Row, ...]:
+    """Cubic Hermite polynomial through y0 and y1 with the first and the last stage as end slopes, as stage polynomials."""
     rows = []
     for i, bi in enumerate(b):
-        f0, f1 = Q(i == first), Q(i == last)
+        f0, f1 = Q(i == 0), Q(i == len(b) - 1)
         rows.append((float(f0), float(3 * bi - 2 * f0 - f1), float(-2 * bi + f0 + f1)))
     return tuple(rows)
 
 
-def _floats(rows: Sequence[Sequence[Q]]) -> tuple[Row, ...]:
-    return tuple(tuple(float(x) for x in row) for row in rows)
+def _from_fractions(
+    name: str, order: int, a: Sequence[Sequence[Q]], dense: tuple[Row, ...], embedded: Sequence[Q] = ()
+) -> ButcherTableau:
+    """An FSAL method with weights b = (a[-1], 0), stage times c = row sums of a, and ``embedded`` weights of order - 1."""
+    b = (*a[-1], Q(0))
+    return ButcherTableau(
+        name=name,
+        order=order,
+        c=tuple(float(sum(row)) for row in a),
+        a=tuple(tuple(map(float, row)) for row in a),
+        b=tuple(map(float, b)),
+        error=tuple(float(p - q) for p, q in zip(b, embedded, strict=True)) if embedded else None,
+        error_order=order - 1 if embedded else 0,
+        dense=dense,
+        fsal=True,
+    )
 
 
-_DP_C = (Q(0), Q(1, 5), Q(3, 10), Q(4, 5), Q(8, 9), Q(1), Q(1))
 _DP_A = (
     (),
     (Q(1, 5),),
@@ -136,47 +149,11 @@ _DP_MID = (
 )
 
 
-def _dormand_prince(name: str, last_slope: int) -> ButcherTableau:
-    return ButcherTableau(
-        name=name,
-        order=5,
-        c=tuple(float(x) for x in _DP_C),
-        a=_floats(_DP_A),
-        b=tuple(float(x) for x in _DP_B),
-        error=tuple(float(p - q) for p, q in zip(_DP_B, _DP_B4, strict=True)),
-        error_order=4,
-        dense=_quartic_dense(_DP_B, _DP_MID, 0, last_slope),
-        fsal=True,
-    )
-
-
 # J. R. Dormand and P. J. Prince, A family of embedded Runge-Kutta formulae, J. Comp. Appl. Math. 6 (1980).
-DOPRI5 = _dormand_prince("dopri5", last_slope=6)
+DOPRI5 = _from_fractions("dopri5", 5, _DP_A, _quartic_dense(_DP_B, _DP_MID, last=6), _DP_B4)
 # The dense output of the paper's published code takes the second stage for the slope at the end of the step. Its local
 # error is O(h^2); it is here to compare with that code, and the order test must fail on it.
-DOPRI5_ACA = _dormand_prince("dopri5_aca", last_slope=1)
-
-
-def _tsit5_dense() -> tuple[Row, ...]:
-    """The method's own interpolant, expanded from its factored form into powers of theta."""
-
-    def expand(*factors: Sequence[float]) -> Row:
-        product = np.array([1.0])
-        for factor in factors:  # each factor lists its coefficients from the highest power down
-            product = np.polymul(product, factor)
-        ascending = product[::-1][1:]  # no constant term
-        return tuple(float(x) for x in np.pad(ascending, (0, 4 - len(ascending))))
-
-    theta, square = (1.0, 0.0), (1.0, 0.0, 0.0)
-    return (
-        expand((-1.0530884977290216,), theta, (1.0, -1.3299890189751412), (1.0, -1.4364028541716351, 0.7139816917074209)),
-        expand((0.1017,), square, (1.0, -2.1966568338249754, 1.2949852507374631)),
-        expand((2.490627285651252793,), square, (1.0, -2.38535645472061657, 1.57803468208092486)),
-        expand((-16.54810288924490272,), square, (1.0, -1.21712927295533244), (1.0, -0.61620406037800089)),
-        expand((47.37952196281928122,), square, (1.0, -1.203071208372362603), (1.0, -0.658047292653547382)),
-        expand((-34.87065786149660974,), square, (1.0, -1.2), (1.0, -0.666666666666666667)),
-        expand((2.5,), square, (1.0, -1.0), (1.0, -0.6)),
-    )
+DOPRI5_ACA = _from_fractions("dopri5_aca", 5, _DP_A, _quartic_dense(_DP_B, _DP_MID, last=1), _DP_B4)
 
 
 # Ch. Tsitouras, Runge-Kutta pairs of order 5(4) satisfying only the first column simplifying assumption,
@@ -206,37 +183,29 @@ TSIT5 = ButcherTableau(
         1 / 66,
     ),
     error_order=4,
-    dense=_tsit5_dense(),
+    # The published interpolant, multiplied out into powers of theta.
+    dense=(
+        (0.9999999999999998, -2.763706197274826, 2.9132554618219126, -1.0530884977290216),
+        (0.0, 0.13169999999999998, -0.2234, 0.1017),
+        (0.0, 3.930296236894751, -5.941033872131505, 2.490627285651253),
+        (0.0, -12.411077166933676, 30.338188630282318, -16.548102889244902),
+        (0.0, 37.50931341651104, -88.1789048947664, 47.37952196281928),
+        (0.0, -27.896526289197286, 65.09189467479368, -34.87065786149661),
+        (0.0, 1.5, -4.0, 2.5),
+    ),
     fsal=True,
 )
 
 _BS_B = (Q(2, 9), Q(1, 3), Q(4, 9), Q(0))
 _BS_B2 = (Q(7, 24), Q(1, 4), Q(1, 3), Q(1, 8))
 # P. Bogacki and L. F. Shampine, A 3(2) pair of Runge-Kutta formulas, Appl. Math. Letters 2 (1989).
-BOSH3 = ButcherTableau(
-    name="bosh3",
-    order=3,
-    c=(0.0, 0.5, 0.75, 1.0),
-    a=_floats(((), (Q(1, 2),), (Q(0), Q(3, 4)), _BS_B[:-1])),
-    b=tuple(float(x) for x in _BS_B),
-    error=tuple(float(p - q) for p, q in zip(_BS_B, _BS_B2, strict=True)),
-    error_order=2,
-    dense=_hermite_dense(_BS_B, 0, 3),
-    fsal=True,
-)
+BOSH3 = _from_fractions("bosh3", 3, ((), (Q(1, 2),), (Q(0), Q(3, 4)), _BS_B[:-1]), _hermite_dense(_BS_B), _BS_B2)
 
 # The classical method with the field at the new state as a fifth stage. The next step needs this stage anyway, and the dense
 # output uses it as its end slope.
 _RK4_B = (Q(1, 6), Q(1, 3), Q(1, 3), Q(1, 6), Q(0))
-RK4 = ButcherTableau(
-    name="rk4",
-    order=4,
-    c=(0.0, 0.5, 0.5, 1.0, 1.0),
-    a=_floats(((), (Q(1, 2),), (Q(0), Q(1, 2)), (Q(0), Q(0), Q(1)), _RK4_B[:-1])),
-    b=tuple(float(x) for x in _RK4_B),
-    dense=_hermite_dense(_RK4_B, 0, 4),
-    fsal=True,
-)
+_RK4_A = ((), (Q(1, 2),), (Q(0), Q(1, 2)), (Q(0), Q(0), Q(1)), _RK4_B[:-1])
+RK4 = _from_fractions("rk4", 4, _RK4_A, _hermite_dense(_RK4_B))
 
 EULER = ButcherTableau(name="euler", order=1, c=(0.0,), a=((),), b=(1.0,), dense=((1.0,),), fsal=False)
 

@@ -17,7 +17,7 @@ from ltnode.models import LatentTimeODE
 from ltnode.serve import answers
 from ltnode.serve.decoding import RawBatch
 from ltnode.serve.requests import Change, TrajectoryRequest
-from ltnode.serve.samples import samples_of
+from ltnode.serve.samples import samples
 from ltnode.trained import PredictionRow, TrainedModel, to_png
 from ltnode.trained.pixels import pixel_bounds
 from ltnode.typing import Float, Tensor
@@ -49,8 +49,9 @@ def describe_model(trained: TrainedModel) -> answers.ModelInfo:
         posterior=posterior,
         operating_point=None if point is None else point.to_json(),
         samples=[
-            answers.SampleInfo(id=sample.id, title=sample.title, label=sample.label_for(trained.data))
-            for sample in samples_of(trained.shape)
+            answers.SampleInfo(id=sample.id, title=sample.title, label=sample.label if trained.data in sample.data else None)
+            for sample in samples().values()
+            if sample.shape == trained.shape
         ],
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -14,16 +14,7 @@ FOLDER = Path(__file__).parent / "samples"
 
 
 class Sample(BaseModel):
-    """One sample image.
-
-    Attributes:
-        id: Id of the sample.
-        title: Title on the page.
-        file: Name of the PNG file.
-        shape: Input shape (C, H, W) of the models that it is made for.
-        label: Name of its class in the data sets ``data``.
-        data: Names of the data sets in which it has a class.
-    """
+    """One sample image for models with the input ``shape``; ``label`` is its class in the data sets named in ``data``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,10 +30,6 @@ class Sample(BaseModel):
         """Path of the PNG file."""
         return FOLDER / self.file
 
-    def label_for(self, data: str | None) -> str | None:
-        """Correct class for a model trained on a data set; None if there is no correct answer."""
-        return self.label if data in self.data else None
-
 
 @cache
 def samples() -> Mapping[str, Sample]:
@@ -56,8 +43,3 @@ def samples() -> Mapping[str, Sample]:
     if missing:
         raise DataError(f"{index} lists missing files: {', '.join(missing)}; install ltnode again")
     return {sample.id: sample for sample in listed}
-
-
-def samples_of(shape: Sequence[int]) -> list[Sample]:
-    """The samples for models with this input shape."""
-    return [sample for sample in samples().values() if sample.shape == tuple(shape)]

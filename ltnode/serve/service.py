@@ -89,8 +89,7 @@ class Service:
 
     async def run_alone(self, work: Callable[[], Result]) -> Result:
         """Run work on the models that cannot share a batch, when its turn in the queue comes."""
-        future = self.batcher.submit(None, lambda _: [work()], None, 1, self.limits.seconds)
-        result: Result = await asyncio.wrap_future(future)
+        result: Result = await asyncio.wrap_future(self.batcher.submit(None, lambda _: [work()], None, 1, self.limits.seconds))
         return result
 
     def _count_batch(self, key: Any, inputs: int) -> None:

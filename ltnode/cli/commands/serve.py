@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import webbrowser
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ltnode.cli import console
-from ltnode.serve import Limits, check_extra
-from ltnode.serve.server import is_local
-from ltnode.serve.server import serve as serve_models
+from ltnode.serve import Limits, check_extra, server
 from ltnode.trained import TrainedModel
 
 EXAMPLES = ("ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --open", "ltnode serve zoo")
@@ -43,22 +42,19 @@ def serve(
     check_extra()
     limits = Limits(max_queue=max_queue, max_batch=max_batch, max_wait_ms=max_wait_ms, seconds=seconds)
     models = [TrainedModel.open(run) for path in runs for run in _run_folders(path)]
-    if not is_local(host) and not token:
+    if not server.is_local(host) and not token:
         warning = f"warning: anyone who can reach {host} can use this server: set --token, or omit --host"
         console.err().print(warning, style="yellow")
-    announce = _announcement([trained.name for trained in models], token, open_page)
-    serve_models(models, limits, token or None, host=host, port=port, ready=announce)
+    announce = partial(_announce, [trained.name for trained in models], token, open_page)
+    server.serve(models, limits, token or None, host=host, port=port, ready=announce)
 
 
-def _announcement(names: Sequence[str], token: str | None, open_page: bool) -> Callable[[str], None]:
-    def announce(address: str) -> None:
-        page = f"{address}/#token={token}" if token else address
-        console.say(f"Serving {', '.join(names)}")
-        console.say(f"Open {page} (Ctrl-C stops)")
-        if open_page:
-            threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
-
-    return announce
+def _announce(names: Sequence[str], token: str | None, open_page: bool, address: str) -> None:
+    page = f"{address}/#token={token}" if token else address
+    console.say(f"Serving {', '.join(names)}")
+    console.say(f"Open {page} (Ctrl-C stops)")
+    if open_page:
+        threading.Thread(target=webbrowser.open, args=(page,), daemon=True).start()
 
 
 def _run_folders(path: Path) -> list[Path]:

@@ -124,14 +124,12 @@ export class ImageInputs {
         slider.value = value;
         field.value = slider.value;
       };
-      slider.addEventListener("input", () => {
-        update(slider.value);
+      const follow = (source) => () => {
+        update(source.value || 0);
         onChange({});
-      });
-      field.addEventListener("change", () => {
-        update(field.value || 0);
-        onChange({});
-      });
+      };
+      slider.addEventListener("input", follow(slider));
+      field.addEventListener("change", follow(field));
       byId("reset").addEventListener("click", () => update(0));
     }
     byId("reset").addEventListener("click", () => onChange({ wait: 0 }));
