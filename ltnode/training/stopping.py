@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 
 @dataclass
@@ -22,22 +21,19 @@ class StopRequest:
 def stop_requests(enabled: bool) -> Iterator[StopRequest]:
     """Note SIGINT and SIGTERM instead of dying in the middle of a step; a second SIGINT stops at once.
 
-    Args:
-        enabled: False leaves the signals alone. Outside of the main thread they are always left alone.
+    Outside of the main thread, signals have their usual effect even if this is enabled.
     """
     request = StopRequest()
     if not enabled or threading.current_thread() is not threading.main_thread():
         yield request
         return
-    before: dict[signal.Signals, Any] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
         if request.signal is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         request.signal = number
 
-    for caught in (signal.SIGINT, signal.SIGTERM):
-        before[caught] = signal.signal(caught, note)
+    before = {caught: signal.signal(caught, note) for caught in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:
