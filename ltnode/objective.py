@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from numbers import Real
 
@@ -92,8 +92,7 @@ class LossParts:
 
     def detached(self) -> LossParts:
         """Return the parts without their graph, which must not be copied, pickled or kept alive with a model."""
-        loss, expected, kl = (part.detach() for part in self.logged().values())
-        return LossParts(loss, expected, kl, self.kl_weight, self.times)
+        return replace(self, **{name: part.detach() for name, part in self.logged().items()})
 
 
 def negative_elbo(

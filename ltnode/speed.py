@@ -17,8 +17,7 @@ import torch
 
 from ltnode.accelerate.plan import unsupported_reason_capture
 from ltnode.device import product_precision
-from ltnode.errors import InputError
-from ltnode.models import LatentTimeODE, Model, build
+from ltnode.models import LatentTimeODE, Model, build, input_spec
 from ltnode.models.step import Batch
 from ltnode.ode import Stats
 from ltnode.training import TrainConfig, train_preset
@@ -32,15 +31,9 @@ _EXAMPLES = 50_000
 
 @dataclass(frozen=True)
 class Timing:
-    """One measured variant.
+    """Median time of one variant (``way``) of a ``"training step"`` or ``"prediction"``, its solver work and peak memory.
 
-    Attributes:
-        work: ``"training step"`` or ``"prediction"``.
-        way: Name of the variant.
-        milliseconds: Median time of a call.
-        steps: Accepted steps of the solver; None if the solver does not report them.
-        evaluations: Evaluations of the field in the forward pass.
-        peak_mb: Peak device memory of the call; None on a CPU.
+    Steps and evaluations (of the forward pass) are None if the solver does not report them; the memory is None on a CPU.
     """
 
     work: str
@@ -53,16 +46,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured.
-
-    Attributes:
-        model: Name of the model.
-        data: Name of a data set, for its shapes.
-        batch: Inputs per call.
-        samples: Number of end-times of a prediction.
-        device: Device of the measurement.
-        repeats: Calls per variant.
-    """
+    """What is measured: a model by name on random inputs in the shapes of a data set, with ``repeats`` calls per variant."""
 
     model: str
     data: str
@@ -160,16 +144,13 @@ def _model(settings: Settings, **options: Any) -> Model:
 
 
 def _batch(settings: Settings) -> Batch:
-    model = build(settings.model, settings.data, seed=0)
-    if model.spec is None:
-        raise InputError(f"the input shape of {settings.data} is not known; name one of the built-in data sets")
-    spec = model.spec["input"]
+    spec = input_spec(settings.data)
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(settings.batch, *spec["shape"], generator=generator).to(settings.device)
-    if spec["n_classes"] is None:
+    x = torch.randn(settings.batch, *spec.shape, generator=generator).to(settings.device)
+    if spec.n_classes is None:
         y = torch.randn(settings.batch, generator=generator).to(settings.device)
     else:
-        y = torch.randint(0, spec["n_classes"], (settings.batch,), generator=generator).to(settings.device)
+        y = torch.randint(0, spec.n_classes, (settings.batch,), generator=generator).to(settings.device)
     return Batch(x, y, torch.arange(settings.batch, device=settings.device), 0)
 
 

@@ -20,12 +20,7 @@ train concurrently."""
 
 
 class DrawnTimes:
-    """End-times of the steps of one training.
-
-    Args:
-        network: The network whose end-time distribution draws them.
-        seed: Seed of the training.
-    """
+    """End-times of the steps of one training, from the end-time distribution of a network."""
 
     def __init__(self, network: LatentTimeODE, seed: int) -> None:
         self._network, self._seed = network, seed
@@ -47,12 +42,7 @@ class DrawnTimes:
         return times.expand(len(steps), -1).contiguous()  # a fixed end-time has one row for all steps
 
     def on_device(self, times_or_keys: Tensor, indices: Tensor | None) -> Tensor:
-        """Return the end-times (S,) or (S, B) of a step from `draw`, both on the device.
-
-        Args:
-            times_or_keys: What `draw` returned.
-            indices: Positions of the inputs in the training set; None where all inputs share their end-times.
-        """
+        """Return the end-times (S,) or (S, B) from what `draw` returned, both on the device; no indices if inputs share them."""
         if indices is None:
             return times_or_keys
         return self._network.training_times(len(indices), self._seed, 0, indices, keys=times_or_keys)

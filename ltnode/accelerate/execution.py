@@ -1,10 +1,17 @@
-"""Faster executions of the models' layers and solves; `ltnode.models.execution` defines the reference that they replace."""
+"""Faster executions of the models' layers and solves; `ltnode.models.execution` defines the reference that they replace.
+
+On a CPU and for inputs that are not images, the layers themselves run.
+"""
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
-from ltnode.accelerate import layers as fused_layers
+from ltnode.accelerate.kernels.conv_trajectory import EPS, FieldTensors, ThreeNorms, field_evaluation
+from ltnode.accelerate.kernels.cuda import conv_trajectory as conv_trajectory_cuda
+from ltnode.accelerate.kernels.cuda.norm_relu import norm_relu
+from ltnode.accelerate.kernels.fused_sequential import run_fused
 from ltnode.accelerate.solve import fused_replayer
 from ltnode.models.execution import Execution
 from ltnode.models.options import SolverOptions
@@ -27,14 +34,26 @@ class FusedLayers(FusedSolves):
 
     def run_layers(self, layers: nn.Module, x: Tensor) -> Tensor:
         """See `Execution.run_layers`."""
-        return fused_layers.run_layers(layers, x)
+        return run_fused(layers, x) if isinstance(layers, nn.Sequential) and _supports(x) else layers(x)
 
     def relu_of_norm(self, norm: nn.GroupNorm, x: Tensor) -> Tensor:
         """See `Execution.relu_of_norm`."""
-        return fused_layers.relu_of_norm(norm, x)
+        return norm_relu(x, norm) if _supports(x) else super().relu_of_norm(norm, x)
 
-    def normed_convolutions(
-        self, t: Tensor, h: Tensor, convs: tuple[nn.Conv2d, nn.Conv2d], norms: tuple[nn.GroupNorm, nn.GroupNorm, nn.GroupNorm]
-    ) -> Tensor | None:
-        """See `Execution.normed_convolutions`."""
-        return fused_layers.convolutions_between_norms(t, h, convs, norms)
+    def normed_convolutions(self, t: Tensor, h: Tensor, convs: tuple[nn.Conv2d, nn.Conv2d], norms: ThreeNorms) -> Tensor | None:
+        """See `Execution.normed_convolutions`; one kernel per direction computes all layers."""
+        in_bf16 = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16
+        if not _supports(h) or t.ndim > 0 or not in_bf16:
+            return None
+        layers = (*convs, *norms)
+        if any(p.dtype != torch.float32 for layer in layers for p in layer.parameters()) or any(n.eps != EPS for n in norms):
+            return None
+        if conv_trajectory_cuda.unsupported_reason(h, norms[0].num_groups, "bf16") is not None:
+            return None
+        with torch.autocast("cuda", enabled=False):
+            return field_evaluation(t, h, FieldTensors.of(convs, norms, h.shape[-1]), "bf16")
+
+
+def _supports(x: Tensor) -> bool:
+    # A compiled or exported program must contain the layers themselves.
+    return not torch.compiler.is_compiling() and x.is_cuda and x.ndim == 4

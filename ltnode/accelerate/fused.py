@@ -33,12 +33,8 @@ def stage_weights(tableau: ButcherTableau, edges: Tensor, times: Tensor) -> Floa
 
     The last stage of a step is the first stage of the next, so the two share a column. Every step m contributes at
     ``theta = (T - t_m) / h_m`` clamped to [0, 1], which is 1 for steps before T and 0 for steps after it; one table holds the
-    coefficients of the interpolant for all steps. This takes a few kernels and has no gradient in the times.
-
-    Args:
-        tableau: A method whose last stage is the field at the new state.
-        edges: Step edges (n+1,) on the device.
-        times: End-times (S,) or (S, B), within the edges.
+    coefficients of the interpolant for all steps. This takes a few kernels and has no gradient in the times (S,) or (S, B), which
+    lie within the edges (n+1,).
     """
     per_sample = times.detach().to(torch.float64).reshape(times.shape[0], -1).mT
     left, length = edges[:-1].to(torch.float64), edges.to(torch.float64).diff()
@@ -73,14 +69,8 @@ def fused_outputs(
 ) -> tuple[Float[Tensor, "S B C"], Float[Tensor, " n"]]:
     """Compute the outputs of the members and the batch-wide error norm of every step; differentiable in parameters and x.
 
-    Args:
-        model: A model that `plan.unsupported_reason_fused_step` supports.
-        x: Images (B, C, H, W).
-        times: End-times (S,) or (S, B), within the edges.
-        edges: Step edges on the device.
-        precision: Precision of the convolutions.
-        weights: Returns `stage_weights` of these edges and times, for a caller that computes them concurrently; None to
-            compute them here.
+    The model is one that `plan.unsupported_reason_fused_step` supports. ``weights`` returns `stage_weights` of these edges and
+    times, for a caller that computes them concurrently; None computes them here.
     """
     assert isinstance(model.field, ConvField) and isinstance(model.stem, nn.Sequential) and isinstance(model.head, nn.Sequential)
     tableau, o = get_tableau(model.solver.method), model.solver

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -38,15 +39,7 @@ class _Captured:
 
 
 class GraphStep:
-    """`TrainingStep` that replays one CUDA graph per (batch size, number of solver steps).
-
-    Args:
-        model: A model in train mode on CUDA.
-        optimizers: The optimisers of the eager step; SGD.
-        settings: Precision, seed and number of training examples.
-        fused: Use the fused kernels.
-        concurrent_runs: Number of trainings that share the device at the same time.
-    """
+    """`TrainingStep` of a model on CUDA with SGD: replays one CUDA graph per (batch size, number of solver steps)."""
 
     def __init__(
         self, model: EndTimeModel, optimizers: Optimizers, settings: StepSettings, fused: bool, concurrent_runs: int = 1
@@ -60,14 +53,11 @@ class GraphStep:
         self._recorder = Recorder(device, concurrent_runs)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
         self._graphs: dict[tuple[int, int], _Captured] = {}
-        self._sgd: FlatSGD | None = None
 
-    @property
+    @cached_property
     def sgd(self) -> FlatSGD:
         """The masked update; made at the first step, after a resumed run has restored the optimiser's state."""
-        if self._sgd is None:
-            self._sgd = FlatSGD(self.optimizer)
-        return self._sgd
+        return FlatSGD(self.optimizer)
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`.

@@ -26,14 +26,7 @@ _LAG = 3
 class GridPolicy:
     """Keeps the training grid of a network valid from the error norms of captured steps.
 
-    Args:
-        network: The network whose ``training_grid`` is replayed.
-        precision: Precision of the grid search.
-
-    Attributes:
-        grid: The training grid.
-        tableau: The method.
-        generation: Number of grids searched so far; captured steps compare it to know when their edges are out of date.
+    ``generation`` counts the grids searched so far; captured steps compare it to know when their edges are out of date.
     """
 
     def __init__(self, network: LatentTimeODE, precision: str) -> None:

@@ -11,9 +11,8 @@ import torch
 
 from ltnode.endtime import FixedTime
 from ltnode.endtime.distributions import uniform_draws
-from ltnode.models.contract import Draw, check_input
+from ltnode.models.contract import Draw, check_input, evaluating
 from ltnode.models.latent_time import LatentTimeODE
-from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.ode import odesolve_batches
 from ltnode.typing import Tensor

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -35,14 +36,9 @@ class _Captured:
 
 
 class PhasesGraphStep:
-    """`TrainingStep` that replays one CUDA graph per batch size; an update whose loss is not finite is masked and counted.
+    """`TrainingStep` of a model with ``fixed_operations`` on CUDA with SGD: replays one CUDA graph per batch size.
 
-    Args:
-        model: A model with ``fixed_operations``, in train mode on CUDA.
-        optimizers: The optimisers of the eager step; SGD.
-        settings: Precision and number of training examples.
-        fused: Use the fused kernels for layers on images.
-        concurrent_runs: Number of trainings that share the device at the same time.
+    An update whose loss is not finite is masked and counted.
     """
 
     def __init__(
@@ -51,11 +47,15 @@ class PhasesGraphStep:
         self.model, self.settings, self.fused = model, settings, fused
         self._optimizers = optimizers
         self._execution = FusedLayers() if fused else execution.current()
-        self._updates: dict[str, FlatSGD] = {}
         self._graphs: dict[int, _Captured] = {}
         device = next(model.parameters()).device
         self._recorder = Recorder(device, concurrent_runs)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
+
+    @cached_property
+    def _updates(self) -> dict[str, FlatSGD]:
+        # Made at the first step, after a resumed run has restored the optimisers' state.
+        return {phase: FlatSGD(self._optimizers[phase]) for phase in self.model.phases}
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`.
@@ -63,8 +63,6 @@ class PhasesGraphStep:
         Raises:
             CaptureError: The step cannot be captured, and nothing has changed.
         """
-        if not self._updates:  # at the first step, after a resumed run has restored the optimisers' state
-            self._updates = {phase: FlatSGD(self._optimizers[phase]) for phase in self.model.phases}
         for update in self._updates.values():
             update.refresh_rates()
         captured = self._graphs.get(len(batch.y))

@@ -59,15 +59,7 @@ def plan_step(
     requested: Accelerate = "auto",
     shared_batch: bool = False,
 ) -> Plan:
-    """Plan the training steps of a model.
-
-    Args:
-        model: The model to train.
-        optimizers: One optimiser per phase.
-        device: Device of the training.
-        example: One input or more, on any device.
-        requested: The acceleration that the user asked for.
-        shared_batch: Several processes share every batch.
+    """Plan the training steps of a model for inputs like ``example``; ``shared_batch`` if several processes share every batch.
 
     Raises:
         ConfigError: The requested acceleration is not supported; the message says why.

@@ -42,17 +42,10 @@ def _why_not_recorded(error: Exception) -> str | None:
 
 
 class Recorder:
-    """Records passes of one training; their graphs share a memory pool, because they never run at the same time.
-
-    Args:
-        device: Device of the training.
-        concurrent_runs: Number of trainings that share the device at the same time.
-
-    Attributes:
-        enabled: A flag on the device that is False during trial passes, which must not update anything.
-    """
+    """Records passes of one training; their graphs share a memory pool, because they never run at the same time."""
 
     enabled: Bool[Tensor, ""]
+    """A flag on the device that is False during trial passes, which must not update anything."""
 
     def __init__(self, device: torch.device, concurrent_runs: int = 1) -> None:
         self._concurrent_runs = concurrent_runs
@@ -66,10 +59,8 @@ class Recorder:
     ) -> tuple[torch.cuda.CUDAGraph, Result]:
         """Record ``run``; returns the graph and its static outputs.
 
-        Args:
-            model: The model whose buffers and random numbers the trial passes must not change.
-            run: The pass. It reads and writes static tensors only, and updates nothing while ``enabled`` is False.
-            rehearse: Calls the parts of the model once; waiting for the device is an error during this call.
+        ``run`` reads and writes static tensors only, and updates nothing while ``enabled`` is False, so that trial passes leave
+        the model unchanged. ``rehearse`` calls its parts once; waiting for the device is an error during this call.
 
         Raises:
             CaptureError: Recording failed; weights, momentum, buffers, random numbers and counters are unchanged.

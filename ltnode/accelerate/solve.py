@@ -16,20 +16,14 @@ from ltnode.accelerate.plan import unsupported_reason_fused_solve
 from ltnode.device import Precision
 from ltnode.models.images import ConvField
 from ltnode.ode.replay import Replay, Replayer
-from ltnode.ode.tableau import ButcherTableau, get_tableau
-from ltnode.typing import Float, Tensor
+from ltnode.ode.tableau import get_tableau
+from ltnode.typing import Tensor
 
 
 def fused_replayer(field: nn.Module, h: Tensor, times: Tensor, method: str, rtol: float, atol: float) -> Replayer | None:
     """Return a function that replaces `ltnode.ode.replay.replay` on a training grid; None where the kernels do not support it.
 
-    Args:
-        field: The model's field.
-        h: Initial state (B, C, H, W), on the device of the solve.
-        times: End-times; the kernels compute no gradient in them.
-        method: Name of a Runge-Kutta method.
-        rtol: Relative tolerance of the error norms.
-        atol: Absolute tolerance of the error norms.
+    Sums and states are float32, and the result has the dtype of the state.
     """
     tableau = get_tableau(method)
     if unsupported_reason_fused_solve(field, h, times, tableau) is not None:
@@ -39,10 +33,17 @@ def fused_replayer(field: nn.Module, h: Tensor, times: Tensor, method: str, rtol
         return None
     assert isinstance(field, ConvField)
 
-    def step_over(y: Tensor, edges: Sequence[float], at: Tensor) -> Replay:
-        return fused_replay(field, tableau, y, edges, at, rtol, atol, precision)
+    def fused_replay(y: Tensor, edges: Sequence[float], times: Tensor) -> Replay:
+        with torch.autocast(y.device.type, enabled=False):  # autocast would round the matrix products below
+            base = y.float()
+            grid = torch.tensor(edges, dtype=torch.float64, device=y.device)
+            starts, lengths = grid[:-1].float(), grid.diff().float()
+            tensors = field_tensors(field, y.shape[-1])
+            stages, squares = conv_trajectory(base, tensors, starts, lengths, tableau, rtol, atol, precision)
+            weights = stage_weights(tableau, grid, times)
+            return Replay(states_at(stages, base, weights).to(y.dtype), squares.detach().mean(dim=1).sqrt())
 
-    return step_over
+    return fused_replay
 
 
 def _precision() -> Precision | None:
@@ -50,36 +51,3 @@ def _precision() -> Precision | None:
     if torch.is_autocast_enabled("cuda"):
         return "bf16" if torch.get_autocast_dtype("cuda") == torch.bfloat16 else None
     return "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "fp32"  # type: ignore[attr-defined]
-
-
-def fused_replay(
-    field: ConvField,
-    tableau: ButcherTableau,
-    y: Float[Tensor, "B C H W"],
-    edges: Sequence[float],
-    times: Float[Tensor, "S *batch"],
-    rtol: float,
-    atol: float,
-    precision: Precision,
-) -> Replay:
-    """Replay with batch-wide norms, as `ltnode.ode.replay.replay` does, through the fused trajectory.
-
-    Args:
-        field: A field that `plan.unsupported_reason_fused_solve` supports together with the arguments below.
-        tableau: The method.
-        y: State at the first edge.
-        edges: Step edges.
-        times: End-times (S,) or (S, B), within the edges; constants.
-        rtol: Relative tolerance of the error norms.
-        atol: Absolute tolerance of the error norms.
-        precision: Precision of the convolutions; sums and states are float32, the result has the dtype of y.
-    """
-    with torch.autocast(y.device.type, enabled=False):  # autocast would round the matrix products below
-        base = y.float()
-        grid = torch.tensor(edges, dtype=torch.float64, device=y.device)
-        starts, lengths = grid[:-1].float(), grid.diff().float()
-        stages, squares = conv_trajectory(
-            base, field_tensors(field, y.shape[-1]), starts, lengths, tableau, rtol, atol, precision
-        )  # fmt: skip
-        weights = stage_weights(tableau, grid, times)
-        return Replay(states_at(stages, base, weights).to(y.dtype), squares.detach().mean(dim=1).sqrt())

@@ -21,14 +21,7 @@ from ltnode.typing import Tensor
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What differs from step to step.
-
-    Attributes:
-        x: Inputs.
-        y: Targets.
-        times_or_keys: What `DrawnTimes.draw` returned for the step.
-        indices: Positions in the training set; None where all inputs share their end-times.
-    """
+    """What differs from step to step: the batch and `DrawnTimes.draw`; no indices where all inputs share their end-times."""
 
     x: Tensor
     y: Tensor
@@ -47,14 +40,7 @@ class StepInputs:
 
 
 class SolvePass:
-    """Computes the loss of an `EndTimeModel` and the error norms of its solve.
-
-    Args:
-        model: A model in train mode on CUDA.
-        times: End-times of the training.
-        settings: Precision and number of training examples.
-        fused: Use the fused kernels.
-    """
+    """Computes the loss of an `EndTimeModel` in train mode on CUDA and the error norms of its solve."""
 
     def __init__(self, model: EndTimeModel, times: DrawnTimes, settings: StepSettings, fused: bool) -> None:
         self._model, self._network, self._times = model, model.solving_network, times

@@ -20,11 +20,6 @@ class AcceleratedStep:
 
     A failed capture leaves no trace, and the eager step takes the same batch, so that no update is lost or made twice. Both
     steps use the momentum in the optimiser's state.
-
-    Args:
-        captured: The captured step.
-        eager: The reference step of the same model and optimisers.
-        requested: The acceleration that the user asked for.
     """
 
     def __init__(self, captured: GraphStep | PhasesGraphStep, eager: EagerStep, requested: Accelerate = "auto") -> None:

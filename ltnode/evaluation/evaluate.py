@@ -20,7 +20,7 @@ from ltnode.evaluation.predict import Predictor
 from ltnode.evaluation.protocols import PROTOCOLS, Context
 from ltnode.evaluation.results import ResultFile, ResultRow
 from ltnode.models import Model
-from ltnode.models.modes import evaluating
+from ltnode.models.contract import evaluating
 from ltnode.progress import progress_bar
 from ltnode.trained import TrainedModel
 from ltnode.training import Run

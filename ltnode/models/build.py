@@ -41,12 +41,10 @@ def build(
     for key in options:
         if key not in valid:
             raise InputError(unknown_name(f"option of {model}", key, valid))
-    if seed is None:
-        built = MODELS[model](model, spec, preset, **options)
-    else:
-        with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
             torch.manual_seed(seed)
-            built = MODELS[model](model, spec, preset, **options)
+        built = MODELS[model](model, spec, preset, **options)
     built.spec = _describe(model, spec, preset, options)
     return built
 

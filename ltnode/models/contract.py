@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -128,6 +129,18 @@ class Model(nn.Module, ABC):
         check_input(x)
         assert isinstance(x, torch.Tensor)
         return x
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Set eval mode inside the block and restore the mode of every submodule afterwards."""
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
 
 
 def check_input(x: Inputs) -> None:

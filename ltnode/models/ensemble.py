@@ -26,9 +26,6 @@ class Ensemble(Model):
 
     The loss is the **sum** over the members, so that every member has the same gradient, and with any optimiser the same
     training, as if it were trained alone on the same batches. The noise variance of a regression is the mean over the members.
-
-    Args:
-        members: Networks for the same task.
     """
 
     def __init__(self, members: Sequence[LatentTimeODE]) -> None:
@@ -73,15 +70,10 @@ class Ensemble(Model):
     def predict(
         self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
     ) -> Prediction:
-        """Compute the predictive distribution over the networks.
+        """Compute the predictive distribution over the networks; see `LatentTimeODE.predict`.
 
-        Args:
-            x: Inputs (B, ...), a tensor or a numpy array.
-            samples: Number of members S of the prediction. The M networks take turns: S = M, or a multiple, weights them
-                equally; S < M uses the first S only.
-            draw: Ignored; an ensemble has no random draws.
-            seed: Ignored.
-            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE.predict`.
+        The M networks take turns as the S = ``samples`` members: S = M, or a multiple, weights them equally; S < M uses the first
+        S only. ``draw`` and ``seed`` have no effect, because an ensemble has no random draws.
         """
         x = self.as_inputs(x)
         samples = checked_count("samples", samples)

@@ -24,17 +24,12 @@ _JITTER = 1e-3
 class GridGPs(ApproximateGP):  # type: ignore[misc]
     """F variational GPs ``f_d``, each a function of the d-th feature only, on one grid of M inducing points (KISS-GP).
 
-    ``q(u_d) = N(m_d, L_d L_d^T)`` with full Cholesky factors; all share a constant mean and an RBF kernel with output scale,
-    whose length scale has a SmoothedBox prior on (1/e, e). With the cubic interpolation weights w(z) of a feature value z,
-    ``f_d(z) ~ N(w^T m_d, |L_d^T w|^2)``.
+    The grid covers (-bound, bound). ``q(u_d) = N(m_d, L_d L_d^T)`` with full Cholesky factors; all share a constant mean and an
+    RBF kernel with output scale, whose length scale has a SmoothedBox prior on (1/e, e). With the cubic interpolation weights
+    w(z) of a feature value z, ``f_d(z) ~ N(w^T m_d, |L_d^T w|^2)``.
 
     gpytorch provides parameters, constraints and prior. The computations of a training step are written out here in a few
     operations, because the cost of a step on a GPU grows with the number of kernel launches.
-
-    Args:
-        features: Number of features F.
-        grid_size: Number of inducing points M.
-        bound: The grid covers (-bound, bound).
     """
 
     def __init__(self, features: int, grid_size: int, bound: float) -> None:

@@ -13,19 +13,21 @@ from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
 from ltnode.errors import InputError
 from ltnode.models import execution
-from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, apply_part, check_draw, check_input, check_steps
-from ltnode.models.modes import evaluating
+from ltnode.models.contract import (
+    Draw,
+    Inputs,
+    Model,
+    Steps,
+    Task,
+    apply_part,
+    check_draw,
+    check_input,
+    check_steps,
+    evaluating,
+)
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
-from ltnode.objective import (
-    Categorical,
-    Gaussian,
-    Likelihood,
-    LossParts,
-    Weighting,
-    negative_elbo,
-    resolve_kl_weight,
-)
+from ltnode.objective import Categorical, Gaussian, Likelihood, LossParts, Weighting, negative_elbo, resolve_kl_weight
 from ltnode.ode import Solution, TrainingGrid, fit_prediction_grid, odesolve, odesolve_on_prediction_grid
 from ltnode.typing import Float, Tensor
 
@@ -71,6 +73,14 @@ class EndTimeModel(Model):
     def running_statistics(self) -> list[Tensor]:
         """Return the buffers that a loss in train mode updates; a masked update must leave them unchanged, too."""
         return []
+
+    def solver_state(self) -> dict[str, Any]:
+        """Return the state of the training grid."""
+        return self.solving_network.training_grid.state_dict()
+
+    def load_solver_state(self, state: dict[str, Any]) -> None:
+        """Restore the training grid."""
+        self.solving_network.training_grid.load_state_dict(state)
 
 
 class LatentTimeODE(EndTimeModel):
@@ -312,14 +322,6 @@ class LatentTimeODE(EndTimeModel):
         facts = dict(self.end_time.describe(x) if self.end_time.amortized else self.end_time.describe())
         noise = self.likelihood.observation_noise()
         return facts if noise is None else {**facts, "noise_std": float(noise)}
-
-    def solver_state(self) -> dict[str, Any]:
-        """Return the state of the training grid."""
-        return self.training_grid.state_dict()
-
-    def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Restore the training grid."""
-        self.training_grid.load_state_dict(state)
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 

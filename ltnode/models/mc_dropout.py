@@ -15,9 +15,8 @@ from torch.nn import functional
 from ltnode.checks import checked_count
 from ltnode.errors import InputError
 from ltnode.models import images, vectors
-from ltnode.models.contract import Draw, Inputs, Model, Steps, check_draw, check_steps
+from ltnode.models.contract import Draw, Inputs, Model, Steps, check_draw, check_steps, evaluating
 from ltnode.models.latent_time import LatentTimeODE
-from ltnode.models.modes import evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_uniform
 from ltnode.ode import Solution, odesolve, odesolve_on_prediction_grid
@@ -91,7 +90,7 @@ def with_dropout(field: nn.Module, rate: float) -> nn.Module:
         return field
     if isinstance(field, images.ConvField):
         return DropoutConvField(field, rate)
-    if isinstance(field, vectors.TimeMLP | vectors.TimeConcat) and isinstance(field.layers, nn.Sequential):
+    if isinstance(field, vectors.TimeConcat) and isinstance(field.layers, nn.Sequential):
         field.layers = _drop_hidden(field.layers, rate)
         return field
     raise InputError(
@@ -156,11 +155,7 @@ class DropoutODE(Model):
 
     In train mode every pass draws one mask per sample from the global generator, for both its grid search and its replay. A
     prediction uses S masks, the same for every input, and solves for all S members as one state, so that the members of an input
-    share their steps. Without masks this is the mean network.
-
-    Args:
-        node: The network.
-        rate: Probability that a channel is dropped.
+    share their steps. Without masks this is the mean network. ``rate`` is the probability that a channel is dropped.
     """
 
     def __init__(self, node: LatentTimeODE, rate: float = 0.1) -> None:
@@ -203,28 +198,22 @@ class DropoutODE(Model):
     def predict(
         self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
     ) -> Prediction:
-        """Compute the predictive distribution over S masks in one solve.
+        """Compute the predictive distribution over S masks in one solve; see `LatentTimeODE.predict`.
 
-        Args:
-            x: Inputs (B, ...), a tensor or a numpy array.
-            samples: Number of masks S.
-            draw: Both values draw the masks from the seed, because masks have no quantiles.
-            seed: Seed of the masks.
-            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE.predict`.
+        Both values of ``draw`` draw the masks from the seed, because masks have no quantiles.
         """
         x = self.as_inputs(x)
-        samples = checked_count("samples", samples)
         check_steps(steps)
         with torch.no_grad(), evaluating(self):
-            solution, outputs = self._members(x, samples, draw, seed, steps)
-        noise = self.node.likelihood.observation_noise()
-        return Prediction(self.task, outputs, self.node.prediction_times(x, samples), solution.stats, noise)
+            return self._prediction(x, samples, draw, seed, steps)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
         """Return the log of the averaged class probabilities with a graph to x."""
-        _, outputs = self._members(x, checked_count("samples", samples), draw, seed, "stored")
-        return Prediction(self.task, outputs, self.node.prediction_times(x, samples)).log_probs
+        return self._prediction(x, samples, draw, seed, "stored").log_probs
 
-    def _members(self, x: Tensor, samples: int, draw: Draw, seed: int, steps: Steps) -> tuple[Solution, Tensor]:
+    def _prediction(self, x: Tensor, samples: int, draw: Draw, seed: int, steps: Steps) -> Prediction:
+        samples = checked_count("samples", samples)
         check_draw(draw)
-        return self.node.solve_members(x, samples, seed, steps)
+        solution, outputs = self.node.solve_members(x, samples, seed, steps)
+        times, noise = self.node.prediction_times(x, samples), self.node.likelihood.observation_noise()
+        return Prediction(self.task, outputs, times, solution.stats, noise)

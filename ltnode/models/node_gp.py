@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,9 +16,8 @@ from torch import nn
 from ltnode.checks import checked_count
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError, missing_extra
-from ltnode.models.contract import Draw, Inputs, Steps, Task, check_draw, check_input, check_steps
+from ltnode.models.contract import Draw, Inputs, Steps, Task, check_draw, check_input, check_steps, evaluating
 from ltnode.models.latent_time import EndTimeModel, LatentTimeODE, PosteriorTerms
-from ltnode.models.modes import evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal, seeded_uniform
@@ -173,14 +172,9 @@ class NodeGP(EndTimeModel):
     # -- training --------------------------------------------------------------------------------------------------------
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """Compute the negative evidence lower bound per data point.
+        """Compute the negative evidence lower bound per data point; see `Model.loss`.
 
-        Args:
-            x: Inputs (B, ...).
-            y: Integer labels (B,), or real values (B,) or (B, 1).
-            n_data: Number of training points N; required, because the KL counts once for all of them.
-            times: Must be None, because the end-time is fixed.
-            phase: Ignored; the model has one phase.
+        ``n_data`` is required, because the KL counts once for all points. ``times`` must be None: the end-time is fixed.
         """
         check_input(x)
         self.check_targets(x, y)
@@ -253,42 +247,31 @@ class NodeGP(EndTimeModel):
         noise = self.likelihood.observation_noise()
         return facts if noise is None else {**facts, "noise_std": float(noise)}
 
-    def solver_state(self) -> dict[str, Any]:
-        """Return the state of the training grid."""
-        return self.backbone.solver_state()
-
-    def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Restore the training grid."""
-        self.backbone.load_solver_state(state)
-
     # -- prediction ------------------------------------------------------------------------------------------------------
 
     def predict(
         self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"
     ) -> Prediction:
-        """Compute the predictive distribution from one solve and S draws of the processes.
+        """Compute the predictive distribution from one solve and S draws of the processes; see `LatentTimeODE.predict`.
 
-        Args:
-            x: Inputs (B, ...), a tensor or a numpy array.
-            samples: Number of draws S.
-            draw: ``"quantile"``: every process takes its S quantiles in a permuted order that is the same for every input,
-                scaled so that their variance is that of the process; ``"random"``: independent draws from the seed.
-            seed: Seed of the random draws.
-            steps: ``"stored"`` or ``"adaptive"``, as for `LatentTimeODE.predict`.
+        ``"quantile"``: every process takes its S quantiles in a permuted order that is the same for every input, scaled so that
+        their variance is that of the process; ``"random"``: independent draws from the seed.
         """
         x = self.as_inputs(x)
-        samples = checked_count("samples", samples)
         check_steps(steps)
         with torch.no_grad(), evaluating(self):
-            mean, variance, stats = self.marginals(x, steps)
-            outputs = self._members(mean, variance, samples, draw, seed)
-        times = outputs.new_full((samples,), _END_TIME)
-        return Prediction(self.task, outputs, times, stats, self.likelihood.observation_noise())
+            return self._prediction(x, samples, draw, seed, steps)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
         """Return the log of the averaged class probabilities with a graph to x."""
-        outputs = self(x, checked_count("samples", samples), draw, seed)
-        return Prediction(self.task, outputs, outputs.new_full((samples,), _END_TIME)).log_probs
+        return self._prediction(x, samples, draw, seed, "stored").log_probs
+
+    def _prediction(self, x: Tensor, samples: int, draw: Draw, seed: int, steps: Steps) -> Prediction:
+        samples = checked_count("samples", samples)
+        mean, variance, stats = self.marginals(x, steps)
+        outputs = self._members(mean, variance, samples, draw, seed)
+        times = outputs.new_full((samples,), _END_TIME)
+        return Prediction(self.task, outputs, times, stats, self.likelihood.observation_noise())
 
 
 def _grid_gps(features: int, options: GPOptions) -> GridGPs:

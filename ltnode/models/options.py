@@ -46,9 +46,8 @@ class SolverOptions:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0.0 < value < math.inf:
                 raise InputError(f"{name} must be a positive, finite number such as 1e-2 or 1e-6, not {value!r}")
-        ways = ("kept", "adaptive", "fixed")
-        if self.training not in ways:
-            raise InputError(unknown_name("way to solve in training", self.training, ways))
+        if self.training not in ("kept", "adaptive", "fixed"):
+            raise InputError(unknown_name("way to solve in training", self.training, ("kept", "adaptive", "fixed")))
         checked_count("fixed_steps", self.fixed_steps)
         checked_count("max_steps", self.max_steps)
 

@@ -21,14 +21,7 @@ _PRIOR = (2.0, 0.5)
 
 
 def preset_end_time(name: str, preset: Preset, encoder: nn.Module | None, change: Mapping[str, Any]) -> EndTime:
-    """Make the end-time of a model.
-
-    Args:
-        name: Name of the model.
-        preset: The preset; only ``"default"`` truncates the posterior to the window.
-        encoder: Inference network of ALT-NODE.
-        change: Arguments of the end-time's constructor that replace those of the preset.
-    """
+    """Make the end-time of a model; ``change`` holds arguments of its constructor that replace those of the preset."""
     learnt: dict[str, Any] = {"prior": _PRIOR, "window": _WINDOW, "truncate": preset == "default"}
     make: Callable[..., EndTime]
     arguments: dict[str, Any]

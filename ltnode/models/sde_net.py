@@ -17,8 +17,7 @@ from torch.nn import functional
 from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import execution, images
-from ltnode.models.contract import Draw, Inputs, Model, Task, apply_part, check_draw, check_input
-from ltnode.models.modes import evaluating
+from ltnode.models.contract import Draw, Inputs, Model, Task, apply_part, check_draw, check_input, evaluating
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal
 from ltnode.objective import Categorical, Gaussian, Likelihood, LossParts
@@ -135,10 +134,8 @@ class SDENet(Model):
 
     def diffusion_at(self, h: Tensor, frozen: bool = False) -> Float[Tensor, " B"]:
         """Compute g(h(0)) in (0, 1); ``frozen`` treats the weights of g as constants, while h keeps its gradient."""
-        if frozen:
-            constants = {name: p.detach() for name, p in self.diffusion.named_parameters()}
-            return torch.sigmoid(functional_call(self.diffusion, constants, (h,))).squeeze(-1)
-        return torch.sigmoid(self.diffusion(h)).squeeze(-1)
+        constants = {name: p.detach() for name, p in self.diffusion.named_parameters()} if frozen else {}
+        return torch.sigmoid(functional_call(self.diffusion, constants, (h,))).squeeze(-1)
 
     def _outputs(self, h: Tensor, scale: Float[Tensor, " B"], noise: Tensor) -> Float[Tensor, "S B C"]:
         """Compute the outputs of S passes at once; noise has shape (steps, S, B or 1, ...)."""
@@ -168,15 +165,7 @@ class SDENet(Model):
     # -- training --------------------------------------------------------------------------------------------------------
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
-        """Compute the loss of one phase, per data point; noise comes from the global generator of torch.
-
-        Args:
-            x: Inputs (B, ...).
-            y: Integer labels (B,), or real values (B,) or (B, 1).
-            n_data: Ignored.
-            times: Must be None, because the end-time is fixed.
-            phase: ``"main"`` or ``"diffusion"``.
-        """
+        """Compute the loss of one phase, per data point; see `Model.loss`. ``times`` must be None: the end-time is fixed."""
         check_input(x)
         self.check_targets(x, y)
         if times is not None:
@@ -236,26 +225,21 @@ class SDENet(Model):
     # -- prediction ------------------------------------------------------------------------------------------------------
 
     def predict(self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
-        """Compute the predictive distribution over passes, which run as one batch.
+        """Compute the predictive distribution over S passes, which run as one batch; see `LatentTimeODE.predict`.
 
-        Args:
-            x: Inputs (B, ...), a tensor or a numpy array.
-            samples: Number of passes S.
-            draw: Both values draw the noise from the seed, because noise has no quantiles; see `forward`.
-            seed: Seed of the noise.
+        Both values of ``draw`` draw the noise from the seed, because noise has no quantiles; see `forward`.
         """
         x = self.as_inputs(x)
-        samples = checked_count("samples", samples)
         with torch.no_grad(), evaluating(self):
-            outputs = self._members(x, samples, draw, seed)
-        times = outputs.new_full((samples,), self.sde.edges[-1])
-        return Prediction(self.task, outputs, times, self._stats(samples), self.likelihood.observation_noise())
+            return self._prediction(x, samples, draw, seed)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
         """Return the log of the averaged class probabilities with a graph to x."""
-        outputs = self._members(x, checked_count("samples", samples), draw, seed)
-        return Prediction(self.task, outputs, outputs.new_full((samples,), self.sde.edges[-1])).log_probs
+        return self._prediction(x, samples, draw, seed).log_probs
 
-    def _members(self, x: Tensor, samples: int, draw: Draw, seed: int) -> Tensor:
+    def _prediction(self, x: Tensor, samples: int, draw: Draw, seed: int) -> Prediction:
+        samples = checked_count("samples", samples)
         check_draw(draw)
-        return self(x, samples, seed)
+        outputs = self(x, samples, seed)
+        times = outputs.new_full((samples,), self.sde.edges[-1])
+        return Prediction(self.task, outputs, times, self._stats(samples), self.likelihood.observation_noise())

@@ -15,13 +15,7 @@ _HALF_STEP = 2.0**-54
 def seeded_uniform(shape: tuple[int, ...], seed: int, stream: int, device: torch.device) -> Float[Tensor, "..."]:
     """Return numbers in (0, 1), float64; element i in row-major order depends on (seed, stream, i) only.
 
-    The first rows of a longer draw therefore equal those of a shorter one.
-
-    Args:
-        shape: Shape of the result.
-        seed: Seed of the prediction.
-        stream: Distinguishes different uses of one seed.
-        device: Device of the result; the values are the same on all devices.
+    The first rows of a longer draw therefore equal those of a shorter one. ``stream`` distinguishes different uses of one seed.
     """
     positions = torch.arange(math.prod(shape), device=device).reshape(shape)
     u = to_unit(hash_indices(hash_counters(seed, stream), positions))

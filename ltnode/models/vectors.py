@@ -17,24 +17,6 @@ def prepend_time(t: Tensor, h: Float[Tensor, "B D"]) -> Float[Tensor, "B D1"]:
     return torch.cat([column, h], dim=1)
 
 
-class TimeMLP(nn.Module):
-    """Smooth field ``f(t, h) = W_n act(... act(W_1 [t, h]))``, without normalisation, so that samples do not interact.
-
-    Args:
-        width: Size of the state.
-        hidden: Sizes of the hidden layers.
-        activation: Class of the non-linearity.
-    """
-
-    def __init__(self, width: int, hidden: Sequence[int] = (64, 64), activation: type[nn.Module] = nn.Tanh) -> None:
-        super().__init__()
-        self.layers = mlp([width + 1, *hidden, width], activation)
-
-    def forward(self, t: Tensor, h: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        """Compute dh/dt at time t."""
-        return self.layers(prepend_time(t, h))
-
-
 class TimeConcat(nn.Module):
     """A field made of layers whose input is [t, h]."""
 
@@ -45,6 +27,13 @@ class TimeConcat(nn.Module):
     def forward(self, t: Tensor, h: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         """Compute dh/dt at time t."""
         return self.layers(prepend_time(t, h))
+
+
+class TimeMLP(TimeConcat):
+    """Smooth field ``f(t, h) = W_n act(... act(W_1 [t, h]))``, without normalisation, so that samples do not interact."""
+
+    def __init__(self, width: int, hidden: Sequence[int] = (64, 64), activation: type[nn.Module] = nn.Tanh) -> None:
+        super().__init__(mlp([width + 1, *hidden, width], activation))
 
 
 def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:

@@ -24,15 +24,7 @@ _BLOCK = 32
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """The training examples of a run and its held-out examples, on the device.
-
-    Attributes:
-        dataset: The data set, which normalises and augments.
-        train: Raw training examples on the device.
-        validation: Raw held-out examples on the device; None without a validation split.
-        config: Configuration of the run.
-        dtype: Floating-point type of the model.
-    """
+    """The raw training and held-out examples of a run on the device; the data set normalises and augments them."""
 
     dataset: Dataset
     train: Split
@@ -42,14 +34,7 @@ class TrainingData:
 
     @classmethod
     def of(cls, dataset: Dataset, model: Model, config: TrainConfig, device: torch.device) -> TrainingData:
-        """Check the data against the model and move them to the device.
-
-        Args:
-            dataset: The data set.
-            model: The model to train.
-            config: Configuration, whose ``limit`` and ``validation_fraction`` choose the examples.
-            device: Device of the training.
-        """
+        """Check the data against the model, choose the examples by ``limit`` and ``validation_fraction``, and move them."""
         check_fit(dataset, model)
         if config.limit is not None:
             dataset = dataset.subset(min(config.limit, dataset.n_train))
@@ -79,14 +64,7 @@ class TrainingData:
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
     def batches(self, epoch: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """Yield the batches of an epoch; with several processes, the contiguous share of one process in each batch.
-
-        Args:
-            epoch: Number of the epoch, from 0.
-            skip: Number of batches of this epoch that are already done.
-            rank: Number of this process.
-            world: Number of processes.
-        """
+        """Yield the batches of an epoch (from 0) after the first ``skip``; with several processes, the share of one in each."""
         n = len(self.train)
         size = self.config.batch_size or n
         order = self.epoch_order(epoch).to(self.train.x.device)

@@ -28,13 +28,7 @@ _PREFIX = "step-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State of a run between two steps.
-
-    Attributes:
-        step: Number of optimiser steps so far.
-        tensors: Tensors of the model, the optimisers and the random generators, by name.
-        state: All other state, as JSON.
-    """
+    """State of a run after ``step`` steps: named tensors (model, optimisers, random generators), and the rest as JSON."""
 
     step: int
     tensors: dict[str, Tensor]

@@ -41,14 +41,7 @@ def seed_folder(out: str | Path, seed: int) -> Path:
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of `ltnode.fit` for one of the runs.
-
-    Attributes:
-        model: The untrained model.
-        data: A `Dataset`, or a pair (x, y).
-        config: Training configuration; None for the preset.
-        out: Run folder; None writes nothing.
-    """
+    """The arguments of `ltnode.fit` for one of the runs."""
 
     model: Model
     data: Any
@@ -65,23 +58,7 @@ def fit_seeds(
     *,
     resume: bool = False,
 ) -> list[Run]:
-    """Train the same model from several seeds concurrently.
-
-    Args:
-        build: Returns the untrained model of a seed, such as ``lambda seed: ltnode.build("lt-node", data, seed=seed)``.
-        data: As in `ltnode.fit`.
-        config: As in `ltnode.fit`; its seed is replaced in every run.
-        seeds: Different seeds, one per run.
-        out: The run folders are ``OUT-seed0``, ...; None writes nothing.
-        resume: Continue the runs whose folders exist, and start the others.
-
-    Returns:
-        The runs, in the order of the seeds.
-
-    Raises:
-        TrainingError: A run failed; the message names it. The other runs were trained to their end.
-        ConfigError, CheckpointError, InputError: As in `ltnode.fit`, before any training.
-    """
+    """Train the same model from several seeds as `ltnode.fit_seeds` documents, without choosing operating points."""
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds must be one or more different integers, not {list(seeds)}")
     jobs = []
@@ -96,14 +73,8 @@ def fit_seeds(
 def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | None = None) -> list[Run]:
     """Train several models concurrently, of any kind and on any data, all on one device and in one precision.
 
-    Args:
-        jobs: The runs.
-        resume: Continue the runs whose folders exist, and start the others.
-        at_once: Number of runs that take turns; when one ends, the next starts. None: all of them.
-
-    Raises:
-        TrainingError: A run failed; the message names it. The other runs were trained to their end.
-        ConfigError, CheckpointError, InputError: As in `ltnode.fit`, before any training.
+    ``at_once`` runs (None: all of them) take turns, and when one ends, the next starts. `ltnode.fit_seeds` documents ``resume``
+    and the errors.
     """
     widen_device_queues()
     datasets = [as_dataset(job.data, job.model) for job in jobs]
@@ -121,9 +92,7 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | No
     if workers.world > 1:
         workers.stop()
         raise ConfigError("concurrent runs train in one process: start it without torchrun, or use torchrun for single runs")
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-        stack.enter_context(product_precision(configs[0].precision))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), product_precision(configs[0].precision):
         concurrent_runs = len(jobs) if at_once is None else max(1, min(at_once, len(jobs)))
         turns = []
         for job, dataset, config in zip(jobs, datasets, configs, strict=True):

@@ -31,17 +31,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Workers:
-    """The processes of a run, from the point of view of one of them.
-
-    Attributes:
-        rank: Number of this process, from 0.
-        world: Number of processes.
-        owns_group: The process group was created here and ends with the run.
-    """
+    """The ``world`` processes of a run, from the point of view of the one with number ``rank``."""
 
     rank: int = 0
     world: int = 1
     owns_group: bool = False
+    """Whether the process group was created here and ends with the run."""
 
     @classmethod
     def start(cls, device: torch.device, timeout: timedelta = _TIMEOUT) -> Workers:

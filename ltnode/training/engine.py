@@ -1,8 +1,7 @@
-"""``ltnode.fit``: one training run, from its arguments to the trained model."""
+"""One training run, from the arguments of `ltnode.fit` to the trained model."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,35 +28,14 @@ def fit(
     resume: bool = False,
     on_log: OnLog | None = None,
 ) -> Run:
-    """Train a model; a progress bar is shown on a terminal.
-
-    On the CPU the same configuration gives the same numbers, and a run that was interrupted and resumed ends with the same
-    weights, bit for bit, as an uninterrupted one. Under ``torchrun`` the processes share every batch.
-
-    Args:
-        model: The model, which is trained in place, moved to the device of the configuration and left in eval mode.
-        data: A `Dataset`, or a pair (x, y) of arrays or tensors, which are not normalised.
-        config: Training configuration; by default `train_preset` of the model and the data.
-        out: The run folder; None writes nothing.
-        resume: Continue the run in ``out``, or start it if there is none.
-        on_log: Called with every line of the log.
-
-    Raises:
-        TrainingError: The loss became NaN or infinite, the ODE could not be solved, or another process died; ``status`` and the
-            message say what to change. The last checkpoint remains.
-        CheckpointError: ``out`` holds a run (and ``resume`` is False) or other files, is damaged, or cannot be written.
-        ConfigError: The configuration does not fit the model, or differs from that of the run to resume.
-        InputError: The data do not fit the model.
-    """
+    """Train a model as `ltnode.fit` documents, without choosing an operating point; a progress bar is shown on a terminal."""
     dataset = as_dataset(data, model)
     config = checked_config(config, model, dataset, out, resume)
     device = choose_device(config.device)
     workers = Workers.start(device)
     try:
-        with ExitStack() as stack:
-            # The random numbers of the caller must not change.
-            stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
-            stack.enter_context(product_precision(config.precision))
+        # The random numbers of the caller must not change.
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), product_precision(config.precision):
             training = Training(model, dataset, config, device, workers, None if out is None else Path(out), on_log)
             return training.run(resume)
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ltnode import files as atomic
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset
 from ltnode.errors import CheckpointError
@@ -43,15 +44,7 @@ OnLog = Callable[[Mapping[str, Any]], None]
 class Training:
     """One training and its progress. `run` trains to the end, `steps` one step at a time.
 
-    Args:
-        model: The model.
-        dataset: The data.
-        config: The configuration.
-        device: Device of the training.
-        workers: The processes that share every batch.
-        out: The run folder; None writes nothing.
-        on_log: Called with every line of the log.
-        concurrent_runs: Number of trainings of this process that take turns, and thereby share the wall time.
+    ``concurrent_runs`` is the number of trainings of this process that take turns, and thereby share the wall time.
     """
 
     def __init__(
@@ -110,11 +103,8 @@ class Training:
     def steps(self, resume: bool, stopped: Callable[[], bool]) -> Generator[float | None]:
         """Train, and yield after every step: the loss if a line of the log was written, else None.
 
-        The caller may do other work between two steps if it restores the random state of torch.
-
-        Args:
-            resume: Continue the run in the folder.
-            stopped: Called before every step; once it returns True, the state is saved and the training stops.
+        The caller may do other work between two steps if it restores the random state of torch. ``stopped`` is called before
+        every step; once it returns True, the state is saved and the training stops.
         """
         torch.manual_seed(hash_counters(self.config.seed, self.workers.rank) >> 1)
         self.began = self.saved_at = time.monotonic()
@@ -303,4 +293,4 @@ class Training:
             "provenance": provenance(self.config, self.data.describe(), self.device, self.seconds),
         }
         if self.folder is not None and self.workers.is_writer:
-            self.folder.write_results(self.result.results)
+            atomic.write_json(self.folder.results, self.result.results)

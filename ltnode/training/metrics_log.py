@@ -24,13 +24,7 @@ class MetricsLog:
         self.restart_clock()
 
     def add(self, parts: Mapping[str, Tensor], examples: int, stats: Stats | None) -> None:
-        """Count one step.
-
-        Args:
-            parts: Parts of the loss by name, 0-dim float64.
-            examples: Number of examples of the step.
-            stats: Work of its solve.
-        """
+        """Count one step: the parts of its loss (0-dim float64), the number of its examples and the work of its solve."""
         if not self._steps:
             self._sums = {name: value.clone() for name, value in parts.items()}
         else:
@@ -63,14 +57,8 @@ class MetricsLog:
 
     def state(self) -> dict[str, Any]:
         """Return the unfinished sums as JSON, so that a resumed run writes the same lines."""
-        totals = self._totals() if self._steps else {}
-        return {
-            "names": list(self._sums),
-            "sums": list(totals.values()),
-            "steps": self._steps,
-            "solves": self._solves,
-            "work": self._work,
-        }
+        sums = list(self._totals().values()) if self._steps else []
+        return {"names": list(self._sums), "sums": sums, "steps": self._steps, "solves": self._solves, "work": self._work}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue with the sums of `state`; the clock starts anew."""

@@ -22,14 +22,7 @@ from ltnode.training.config import TrainConfig
 
 
 def provenance(config: TrainConfig, data: dict[str, Any], device: torch.device, wall_time_s: float) -> dict[str, Any]:
-    """Return the provenance that results.json records, as JSON.
-
-    Args:
-        config: Configuration of the run.
-        data: Description of the data, with checksums.
-        device: Device that the run used last.
-        wall_time_s: Seconds of training, over all resumed parts.
-    """
+    """Return the provenance that results.json records, as JSON; the wall time includes all resumed parts."""
     return {
         "version": __version__,
         **source_state(),

@@ -23,7 +23,7 @@ from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
 from ltnode.training import checkpoint
 from ltnode.training.config import TrainConfig
-from ltnode.training.run_config import RUN_FOLDER_FORMAT, read_run_config
+from ltnode.training.run_config import CONFIG, RUN_FOLDER_FORMAT, read_run_config
 from ltnode.training.status import RunStatus
 
 _LOG = logging.getLogger("ltnode")
@@ -61,12 +61,9 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
+        self.config_path = path / CONFIG
         self.metrics = path / "metrics.jsonl"
-
-    @property
-    def config_path(self) -> Path:
-        """Path of config.json."""
-        return self.path / "config.json"
+        self.results = path / "results.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -95,15 +92,7 @@ class RunFolder:
             os.close(descriptor)
 
     def open(self, description: dict[str, Any], config: TrainConfig, resume: bool) -> checkpoint.Checkpoint | None:
-        """Start a run in this folder, or find the checkpoint from which to continue it.
-
-        Args:
-            description: Model and data, as config.json records them.
-            config: Configuration of the run.
-            resume: Continue a run that exists in the folder.
-
-        Returns:
-            The last checkpoint that is not damaged; None to start at step 0.
+        """Start a run in this folder, or return the last undamaged checkpoint from which to continue it; None for step 0.
 
         Raises:
             CheckpointError: The folder holds a run and ``resume`` is False, holds something else, or is damaged.
@@ -111,7 +100,9 @@ class RunFolder:
         """
         content = {"format": RUN_FOLDER_FORMAT, "kind": "run", "train": config.to_json(), **description}
         if not self._holds_something():
-            self._create(content)
+            self._make()
+            atomic.remove_leftovers(self.path)
+            atomic.write_json(self.config_path, content)
             return None
         if not self.config_path.exists():
             raise CheckpointError(f"{self.path} exists but is not a run folder (it has no config.json); choose another folder")
@@ -131,7 +122,7 @@ class RunFolder:
     def status(self) -> RunStatus:
         """Return the status in results.json; a run that was killed is still ``RUNNING``."""
         try:
-            return RunStatus(json.loads((self.path / "results.json").read_text(encoding="utf-8"))["status"])
+            return RunStatus(json.loads(self.results.read_text(encoding="utf-8"))["status"])
         except (OSError, ValueError, KeyError, TypeError):
             return RunStatus.RUNNING
 
@@ -173,13 +164,9 @@ class RunFolder:
         except OSError as error:
             raise atomic.write_error(self.metrics, error) from error
 
-    def write_results(self, results: dict[str, Any]) -> None:
-        """Replace results.json."""
-        atomic.write_json(self.path / "results.json", results)
-
     def read_results(self) -> dict[str, Any]:
         """Return the content of results.json."""
-        results: dict[str, Any] = atomic.read_json(self.path / "results.json", lambda v: isinstance(v, dict), "a run folder")
+        results: dict[str, Any] = atomic.read_json(self.results, lambda v: isinstance(v, dict), "a run folder")
         return results
 
     def _holds_something(self) -> bool:
@@ -192,11 +179,6 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise atomic.write_error(self.path, error) from error
-
-    def _create(self, content: dict[str, Any]) -> None:
-        self._make()
-        atomic.remove_leftovers(self.path)
-        atomic.write_json(self.config_path, content)
 
     def _compare(self, existing: dict[str, Any], requested: dict[str, Any]) -> None:
         try:

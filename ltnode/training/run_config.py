@@ -25,13 +25,9 @@ def read_run_config(folder: Path, what: str = "a run folder or a saved model") -
         CheckpointError: The file is missing, damaged, not written by ltnode, or written by a newer version.
     """
     path = folder / CONFIG
-    content: dict[str, Any] = files.read_json(path, _is_run_or_model, what)
+    content: dict[str, Any] = files.read_json(path, lambda v: isinstance(v, dict) and v.get("kind") in ("run", "model"), what)
     check_format(path, content.get("format"), RUN_FOLDER_FORMAT)
     return content
-
-
-def _is_run_or_model(value: Any) -> bool:
-    return isinstance(value, dict) and value.get("kind") in ("run", "model")
 
 
 def check_format(path: Path, version: object, newest: int) -> None:

@@ -27,9 +27,7 @@ def tensorboard_writer() -> Any:
 def tensorboard(folder: Path | None, step: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield a function that writes a line of metrics for TensorBoard; without a folder, one that does nothing.
 
-    Args:
-        folder: Folder of the event files.
-        step: Step after which the run continues; later points of an interrupted run are hidden.
+    Points of an interrupted run that lie after ``step``, where it continues, are hidden.
     """
     if folder is None:
         yield lambda line: None

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ltnode.models import InputSpec, LatentTimeODE, Model
-from ltnode.models.modes import evaluating
+from ltnode.models.contract import evaluating
 from models.contract_suite import ModelContract
 
 VECTORS = InputSpec((2,), "classification", 3)
