@@ -89,7 +89,7 @@ def test_flags_follow_the_operating_point(vectors: Path, tmp_path: Path) -> None
     result = run("predict", vectors, tmp_path / "x.npy")
     point.save(vectors)
     assert result.stdout.count("abstain OOD") == 2
-    assert "max probability below 2" in result.stdout
+    assert "max probability is below 2" in result.stdout
 
 
 def test_csv_out_has_a_column_for_everything(vectors: Path, tmp_path: Path) -> None:

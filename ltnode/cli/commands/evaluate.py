@@ -1,4 +1,4 @@
-"""``ltnode evaluate``: put a trained run through the protocols."""
+"""``ltnode evaluate``: evaluate a trained run under the protocols."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _HEADLINES = {
     "temperature": ("temperature", "log_likelihood", "ece"),
     "conformal": ("coverage", "mean_set_size"),
 }
-"""What is shown of a protocol; of the others the error."""
+"""Metrics that are shown of a protocol; the error for all others."""
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
     protocols: Annotated[
-        str, typer.Option(help=f"Separated by commas: {', '.join(PROTOCOLS)}; by default those of the paper that fit.")
+        str, typer.Option(help=f"Separated by commas: {', '.join(PROTOCOLS)}; by default the applicable ones of the paper.")
     ] = "",
-    data: Annotated[str | None, typer.Option(help="Data set; by default the one that the run was trained on.")] = None,
-    ood: Annotated[str | None, typer.Option(help="Out-of-distribution set; by default the data set's partner.")] = None,
-    out: Annotated[Path | None, typer.Option(help=f"File of the results; by default RUN/{EVALUATION}.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Begin the file anew instead of continuing it.")] = False,
+    data: Annotated[str | None, typer.Option(help="Data set; by default the one of the training.")] = None,
+    ood: Annotated[str | None, typer.Option(help="Out-of-distribution set; by default the partner of the data set.")] = None,
+    out: Annotated[Path | None, typer.Option(help=f"File for the results; by default RUN/{EVALUATION}.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the file again instead of continuing it.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
     samples: Annotated[int, typer.Option(help="End-times per prediction.", min=1)] = 10,
     draw: Annotated[str | None, typer.Option(help="quantile or random; by default random for the preset paper.")] = None,
     steps: Annotated[str | None, typer.Option(help="stored or adaptive; by default adaptive for the preset paper.")] = None,
-    draw_seed: Annotated[int, typer.Option(help="Of random end-times, corruptions and attacks.", min=0)] = 0,
-    draws: Annotated[int, typer.Option(help="Random draws over which spreads are reported; 0 skips them.", min=0)] = 5,
+    draw_seed: Annotated[int, typer.Option(help="Seed of random end-times, corruptions and attacks.", min=0)] = 0,
+    draws: Annotated[int, typer.Option(help="Number of random draws over which the spread is reported; 0 for none.", min=0)] = 5,
     batch_size: Annotated[int | None, typer.Option(help="Examples per prediction.", min=1)] = None,
-    limit: Annotated[int | None, typer.Option(help="Use only the first so many test examples.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only this many test examples, the first ones.", min=1)] = None,
 ) -> None:
     """Evaluate a trained run: quality, calibration, rotation, out-of-distribution data, attacks.
 
-    Results are kept in a file with their provenance. Protocols that it already holds are not done again.
+    The results are written to a file with their provenance. Protocols that it already holds are skipped.
     """
     file = out or run / EVALUATION
     options: dict[str, Any] = {
@@ -58,7 +58,7 @@ def evaluate(
         rows = run_protocols(run, data, chosen, ood=ood, out=file, overwrite=overwrite, device=device, **options)
     lines = [_line(row) for row in rows if _is_headline(row)]
     console.table("", ("Protocol", "Setting", "Measure", "Value", "Examples", "Evaluations"), lines, words=(0, 1, 2))
-    console.say(f"All {len(rows)} results are in {file}; make a page of them with: ltnode report {run.as_posix()} --out report")
+    console.say(f"All {len(rows)} results are in {file}; make a report of them with: ltnode report {run.as_posix()} --out report")
 
 
 def _is_headline(row: ResultRow) -> bool:

@@ -1,4 +1,4 @@
-"""``ltnode predict``: what a trained model says about files."""
+"""``ltnode predict``: predict images, arrays and tables with a trained model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.progress import progress_bar
@@ -28,12 +28,12 @@ EXAMPLES = (
 )
 _ERROR = 2
 _SHOWN = 200
-"""Longest table on a terminal; files hold everything."""
+"""Largest number of rows in the printed table; files contain all rows."""
 
 
 @dataclass(frozen=True)
 class _Named:
-    """A prediction, the input that it is of, and what was done to that input."""
+    """The prediction of one input, the name of the input, and the conversions that it needed."""
 
     name: str
     row: PredictionRow
@@ -45,18 +45,18 @@ def predict(
     inputs: Annotated[
         list[Path], typer.Argument(help="Images, folders of images, .npy arrays, .csv tables of vectors.", metavar="INPUT")
     ],
-    out: Annotated[Path | None, typer.Option(help="Also write everything to this .json or .csv file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write all predictions to this .json or .csv file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     samples: Annotated[int, typer.Option(help="End-times per prediction.", min=1)] = 10,
-    top: Annotated[int, typer.Option(help="Show so many of the most probable classes.", min=1)] = 1,
+    top: Annotated[int, typer.Option(help="Show this many of the most probable classes.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     data: Annotated[
         str | None, typer.Option(help="Data set of the training, for a saved model that does not record its normalisation.")
     ] = None,
 ) -> None:
-    """Predict images, arrays and tables: class, probability, uncertainty, and whether to trust it.
+    """Predict images, arrays and tables: class, probability, uncertainty, and flags.
 
-    Images of any size are converted to what the network takes, and every change is told. An input that cannot be used is
+    Images of any size are converted to the network's input, and every conversion is reported. An input that cannot be used is
     reported, the others are predicted, and the exit status is 2.
     """
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
@@ -79,17 +79,17 @@ def predict(
 
 
 def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], int]:
-    """The inputs that can be used, and the number of those that cannot, which are reported."""
+    """The usable inputs, and the number of the others, which are reported."""
     batches: list[Batch] = []
     bad = 0
-    for given in inputs:
+    for path in inputs:
         try:
-            files = find_files(given)
+            found = find_files(path)
         except LTNodeError as error:
             console.error(str(error))
             bad += 1
             continue
-        for file in files:
+        for file in found:
             try:
                 batches.append(read_input(file, shape))
             except InputError as error:
@@ -99,7 +99,7 @@ def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], 
 
 
 def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int) -> list[_Named]:
-    # Files of one dtype are predicted together: thousands of images in batches, not one by one.
+    # Files of one dtype are predicted together, so that thousands of images form large batches.
     rows: dict[int, list[PredictionRow]] = {}
     with progress_bar("predict", sum(len(batch.names) for batch in batches)) as advance:
         for dtype in dict.fromkeys(batch.raw.dtype for batch in batches):
@@ -114,7 +114,7 @@ def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int) -> l
 
 
 def _best(trained: TrainedModel, row: PredictionRow, top: int) -> list[dict[str, Any]]:
-    """The most probable classes, the first of equals first."""
+    """The most probable classes; among equal probabilities, the lower label comes first."""
     probs = row.probs or ()
     order = sorted(range(len(probs)), key=lambda label: -probs[label])[:top]
     return [{"label": label, "name": trained.class_names[label], "probability": probs[label]} for label in order]
@@ -146,11 +146,11 @@ def _write(path: Path, content: dict[str, Any], trained: TrainedModel) -> None:
         writer.writeheader()
         writer.writerows(flat)
         text = file.getvalue()
-    atomic.write_bytes(path, text.encode())
+    files.write_bytes(path, text.encode())
 
 
 def _flat(row: dict[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """A row of a table: one column per class probability, quantile and end of an interval; flags as 0 and 1."""
+    """A row of a CSV file: one column per class probability, quantile and end of an interval; flags are 0 or 1."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
         match key:
@@ -172,8 +172,8 @@ def _flat(row: dict[str, Any], classes: Sequence[str]) -> dict[str, Any]:
 def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> None:
     shown = predictions[:_SHOWN]
     end_times = {one.row.end_time for one in predictions}
-    own_times = len(end_times) > 1
-    room = max(16, console.out().width - (75 if own_times else 58))
+    per_input = len(end_times) > 1
+    room = max(16, console.out().width - (75 if per_input else 58))
     header: tuple[str, ...]
     if trained.task == "classification":
         header = ("Input", "Class", "Proba-\nbility", "Entropy", "alea-\ntoric", "epis-\ntemic", "Flag")
@@ -183,17 +183,17 @@ def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> Non
         header = ("Input", "Mean", "Std of\nthe model", "Std of\nthe noise", "90 % interval")
         lines = [_real_line(one, room) for one in shown]
         words = (0,)
-    if own_times:
+    if per_input:
         header = (*header, "End-time\n5 / 50 / 95 %")
         lines = [(*line, _times(one.row.end_time)) for line, one in zip(lines, shown, strict=True)]
     console.table("", header, lines, words=words)
     if len(predictions) > len(shown):
-        console.say(f"... and {len(predictions) - len(shown)} more: --out FILE or --json gives all of them")
-    shared = None if own_times else predictions[0].row.end_time
+        console.say(f"... and {len(predictions) - len(shown)} more: use --out FILE or --json for all of them")
+    shared = None if per_input else predictions[0].row.end_time
     if shared is not None and len(set(shared)) > 1:
-        console.say(f"End-time of every input, 5 / 50 / 95 %: {_times(shared)}", style="dim")
+        console.say(f"End-time of all inputs, 5 / 50 / 95 % quantiles: {_times(shared)}", style="dim")
     elif shared is not None:
-        console.say(f"End-time of every input: {_times(shared[:1])}", style="dim")
+        console.say(f"End-time of all inputs: {_times(shared[:1])}", style="dim")
     by_notes: dict[tuple[str, ...], list[str]] = {}
     for one in predictions:
         by_notes.setdefault(one.notes, []).append(one.name)
@@ -204,21 +204,22 @@ def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> Non
 
 
 def _explain(trained: TrainedModel) -> None:
-    """What the flags mean."""
+    """Explain the flags."""
     point = trained.operating_point
     if point is not None:
-        score = f"{point.ood_score.replace('_', ' ')} {_less_than(point)}"
+        score = f"{point.ood_score.replace('_', ' ')} is {_less_than(point)}"
         console.say(
-            f"abstain: entropy above {point.entropy_threshold:.3g} nats, up to which {point.accuracy_kept:.2%} of the answers "
-            f"were right. OOD: {score}, as for {1 - point.ood_keeps:.0%} of its own kind. Chosen on {point.n} examples.",
+            f"abstain: the entropy is above {point.entropy_threshold:.3g} nats; below it, {point.accuracy_kept:.2%} of the "
+            f"answers were correct. OOD: the {score}, as for {1 - point.ood_keeps:.0%} of in-distribution inputs. "
+            f"Both thresholds were chosen on {point.n} examples.",
             style="dim",
         )
     elif trained.task == "classification":
-        console.say(f"No flags without an operating point: choose one with ltnode operating-point {trained.path}", style="dim")
+        console.say(f"To flag predictions, choose an operating point with: ltnode operating-point {trained.path}", style="dim")
 
 
 def _less_than(point: OperatingPoint) -> str:
-    """The threshold for readers: entropy and mutual information grow with doubt, their scores shrink."""
+    """The threshold in words: entropy and mutual information grow with the uncertainty, while their scores decrease."""
     name = point.ood_score
     return f"below {point.ood_threshold:.3g}" if name == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
 
@@ -244,7 +245,7 @@ def _real_line(one: _Named, room: int) -> tuple[str, ...]:
 
 
 def _shortened(name: str, room: int) -> str:
-    """The end of a long name, which tells inputs apart."""
+    """The end of a long name, since inputs usually differ there."""
     return name if len(name) <= room else "…" + name[1 - room :]
 
 

@@ -1,4 +1,4 @@
-"""``ltnode train``: train one model on one data set, from one seed or from several side by side."""
+"""``ltnode train``: train one model on one data set, from one seed or concurrently from several."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.concurrent import seed_folder
 
+DATA_SETS = [name for name in data_sets.names() if name != "gap"]
+"""Names of the data sets; "gap" is another name of "synthetic"."""
 EXAMPLES = (
     "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
     "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
@@ -25,29 +27,31 @@ EXAMPLES = (
 
 def train(
     model: Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}.")] = None,
-    data: Annotated[str | None, typer.Option(help=f"One of {', '.join(data_sets.names())}.")] = None,
-    preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default default.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of weights, data order and end-times; by default 0.", min=0)] = None,
+    data: Annotated[str | None, typer.Option(help=f"One of {', '.join(DATA_SETS)}.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default 'default'.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, data order and end-times; by default 0.", min=0)] = None,
     seeds: Annotated[
-        str, typer.Option(help="Several runs side by side in one process, such as 0-4; the folders are OUT-seedN.")
+        str, typer.Option(help="Several concurrent runs in one process, such as 0-4; the folders are OUT-seedN.")
     ] = "",
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/DATA-MODEL-seedN.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or begin it when there is none.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it if there is none.")] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file with a training configuration.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one value, such as lr=0.05; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one value, such as lr=0.05; can be repeated."),
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many training examples.", min=1)] = None,
 ) -> None:
-    """Train a model and keep it in a run folder: configuration, log, checkpoints, the model, and where it came from.
+    """Train a model and write a run folder: configuration, log, checkpoints, the model, and its provenance.
 
-    Options on the command line come before those of --config, which come before those of the preset.
+    Options on the command line override those of --config, which override those of the preset. A classifier that is trained with
+    --set validation_fraction=0.1 also gets an operating point.
     """
-    given = {"model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit}
+    options = {"model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit}
     if seeds and seed is not None:
-        raise ConfigError("--seed and --seeds exclude each other: --seeds 0-4 trains five runs, --seed 0 one")
-    chosen = configuration(config, {key: value for key, value in given.items() if value is not None}, settings or ())
+        raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")
+    chosen = configuration(config, {key: value for key, value in options.items() if value is not None}, settings or ())
     assert chosen.model is not None
     assert chosen.data is not None
     loaded = data_sets.load(chosen.data)
@@ -70,19 +74,19 @@ def train(
         _report(run, folder)
 
 
-def configuration(file: Path | None, given: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
+def configuration(file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
     """The configuration of a command line: the preset, changed by a TOML file, by options, by ``key=value`` settings."""
     values = {} if file is None else _read(file)
-    named = {**values, **given}
+    named = {**values, **options}
     for key in ("model", "data"):
         if key not in named:
-            raise ConfigError(f"--{key} is missing: name one, for example ltnode train --model lt-node --data synthetic")
+            raise ConfigError(f"--{key} is missing; for example: ltnode train --model lt-node --data synthetic")
     base = train_preset(named["model"], named["data"], named.get("preset", "default"))
-    return base.replace(**values).replace(**given).with_overrides(settings)
+    return base.replace(**values).replace(**options).with_overrides(settings)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    TrainConfig.from_toml(file)  # reads the same file, and says what is wrong with it
+    TrainConfig.from_toml(file)  # checks the file and reports what is wrong with it
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
