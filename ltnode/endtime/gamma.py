@@ -103,14 +103,11 @@ def gamma_kl(
 def log_time_panels(
     alpha: Float[Tensor, "*batch"], beta: Float[Tensor, "*batch"], window: tuple[float, float]
 ) -> Float[Tensor, "edges *batch"]:
-    """Edges of panels in x = log t on which Gamma(alpha, beta) restricted to ``window`` is smooth.
+    """Ascending edges, (13, *batch), of panels in x = log t on which Gamma(alpha, beta) restricted to ``window`` is smooth.
 
     The panels cover the part of the window (low, high), 0 <= low < high <= inf, where the density of x exceeds exp(-40) of
     its maximum in the window. The edges have no gradient: an integral does not depend on the position of its nodes, so its
     derivative is the quadrature of the derivative.
-
-    Returns:
-        Ascending edges, (13, *batch), float64.
     """
     alpha, beta = alpha.double(), beta.double()
     peak = torch.log(alpha) - torch.log(beta)

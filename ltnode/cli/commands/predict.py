@@ -18,7 +18,7 @@ from ltnode import files as atomic
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.evaluation.progress import progress_bar
-from ltnode.trained import OperatingPoint, PredictionRow, TrainedModel, read_input
+from ltnode.trained import PredictionRow, TrainedModel, read_input
 from ltnode.trained.inputs import Batch, find_files
 
 EXAMPLES = (
@@ -207,7 +207,10 @@ def _explain(trained: TrainedModel) -> None:
     """What the flags mean."""
     point = trained.operating_point
     if point is not None:
-        score = f"{point.ood_score.replace('_', ' ')} {_less_than(point)}"
+        # Entropy and mutual information grow with doubt; their scores have the opposite sign.
+        small = f"below {point.ood_threshold:.3g}"
+        limit = small if point.ood_score == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
+        score = f"{point.ood_score.replace('_', ' ')} {limit}"
         console.say(
             f"abstain: entropy above {point.entropy_threshold:.3g} nats, up to which {point.accuracy_kept:.2%} of the answers "
             f"were right. OOD: {score}, as for {1 - point.ood_keeps:.0%} of its own kind. Chosen on {point.n} examples.",
@@ -215,12 +218,6 @@ def _explain(trained: TrainedModel) -> None:
         )
     elif trained.task == "classification":
         console.say(f"No flags without an operating point: choose one with ltnode operating-point {trained.path}", style="dim")
-
-
-def _less_than(point: OperatingPoint) -> str:
-    """The threshold for readers: entropy and mutual information grow with doubt, their scores shrink."""
-    name = point.ood_score
-    return f"below {point.ood_threshold:.3g}" if name == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
 
 
 def _class_line(trained: TrainedModel, one: _Named, top: int, room: int) -> tuple[str, ...]:
