@@ -76,10 +76,7 @@ def gamma_kl(
 
     For small d the first bracket is a difference of nearly equal numbers, and is computed as the equivalent integral
     ``d^2 int_0^1 (1 - s) trigamma(alpha_q + s d) ds``. The result has full relative accuracy up to q == p, is never
-    negative, and is differentiable in all four arguments.
-
-    Returns:
-        A tensor of the broadcast shape in the promoted dtype of the arguments (computed in float64).
+    negative, and is differentiable in all four arguments. It is computed in float64, and has the promoted dtype of the arguments.
     """
     tensors = [v for v in (alpha_q, beta_q, alpha_p, beta_p) if isinstance(v, Tensor)]
     dtype = functools.reduce(torch.promote_types, (v.dtype for v in tensors)) if tensors else torch.get_default_dtype()
