@@ -32,13 +32,9 @@ _STALE_AFTER = 3600.0  # seconds; an older temporary file belongs to a killed pr
 
 @dataclass(frozen=True)
 class CachedSet:
-    """An imported set on disk.
+    """An imported set on disk: "train_x", "train_y", "test_x" and "test_y", the md5 of their content, and their source.
 
-    Attributes:
-        arrays: "train_x", "train_y", "test_x", "test_y" as copy-on-write memory maps, so that the files never change.
-        checksums: md5 of the decompressed content, as in the table of image sets.
-        source: "official", "reconstructed" or "unverified".
-        n_bytes: Size of the arrays on disk.
+    The arrays are copy-on-write memory maps, so that the files never change.
     """
 
     arrays: dict[str, NDArray[np.uint8]]

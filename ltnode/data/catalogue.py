@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ltnode.data import specs
 from ltnode.data.dataset import Dataset
 from ltnode.data.images import load_images
-from ltnode.data.specs import image_specs
 from ltnode.data.synthetic import concentric_annuli, gap_data, reflection
 from ltnode.errors import InputError, unknown_name
 
@@ -21,7 +21,7 @@ _GENERATED: dict[str, Callable[[], Dataset]] = {
 
 def names() -> list[str]:
     """All names that :func:`load` accepts."""
-    return sorted([*(spec.name for spec in image_specs()), *_GENERATED])
+    return sorted([*specs.SPECS, *_GENERATED])
 
 
 def load(name: str, root: Path | str | None = None, limit: int | None = None) -> Dataset:

@@ -218,15 +218,10 @@ class Dataset:
             )
         if n == self.n_train:
             return self
-        chosen = _permutation(self.n_train, seed)[:n].sort().values
-        return self._with_train(chosen)
+        return self._with_train(_permutation(self.n_train, seed)[:n].sort().values)
 
     def with_validation(self, fraction: float, seed: int = 0) -> tuple[Dataset, Split]:
-        """Hold out a random ``fraction`` of the training examples for validation.
-
-        Returns:
-            The data set with the remaining training examples, and the validation split.
-        """
+        """Hold out a random ``fraction`` of the training examples: the data set with the rest, and the validation split."""
         remaining, held_out = _held_out(self.n_train, fraction, seed)
         return self._with_train(remaining), self.train.select(held_out)
 

@@ -10,10 +10,11 @@ from typing import Literal
 import numpy as np
 import torch
 
+from ltnode.data import specs
 from ltnode.data.cache import CachedSet, data_root, read_cache, write_cache
 from ltnode.data.dataset import Dataset, Split
 from ltnode.data.official import Imported, expected_files, locate, read_official
-from ltnode.data.specs import ImageSpec, image_spec, image_specs
+from ltnode.data.specs import ImageSpec, image_spec
 from ltnode.errors import DataError
 
 Status = Literal["ready", "importable", "incomplete", "damaged", "missing"]
@@ -79,7 +80,7 @@ def _status_of_files(spec: ImageSpec, base: Path) -> tuple[Status, str]:
 
 def info(root: Path | str | None = None) -> list[SetInfo]:
     """State of every image set in the data folder."""
-    return [describe(spec.name, root) for spec in image_specs()]
+    return [describe(name, root) for name in specs.SPECS]
 
 
 def import_files(name: str, folder: Path | str, root: Path | str | None = None, *, unverified: bool = False) -> SetInfo:

@@ -18,7 +18,7 @@ _LABEL_WIDTH = 90  # pixels for the class name
 def contact_sheet(
     data: str | Dataset, path: Path | str, *, root: Path | str | None = None, columns: int = 12, zoom: int = 2
 ) -> Path:
-    """Write a PNG with one row per class: its name and the first ``columns`` training images.
+    """Write a PNG with one row per class: its name and the first ``columns`` training images; return the path of the file.
 
     Args:
         data: An image set or its name.
@@ -26,9 +26,6 @@ def contact_sheet(
         root: Data folder; see :func:`ltnode.data.cache.data_root`.
         columns: Number of images per class.
         zoom: Size of a pixel.
-
-    Returns:
-        The path of the file.
     """
     try:
         from PIL import Image, ImageDraw

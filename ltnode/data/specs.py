@@ -101,8 +101,3 @@ def image_spec(name: str) -> ImageSpec:
     if name not in SPECS:
         raise InputError(unknown_name("image set", name, SPECS))
     return SPECS[name]
-
-
-def image_specs() -> list[ImageSpec]:
-    """Specifications of all image sets."""
-    return list(SPECS.values())

@@ -76,10 +76,7 @@ def gamma_kl(
 
     For small d the first bracket is a difference of nearly equal numbers, and is computed as the equivalent integral
     ``d^2 int_0^1 (1 - s) trigamma(alpha_q + s d) ds``. The result has full relative accuracy up to q == p, is never
-    negative, and is differentiable in all four arguments.
-
-    Returns:
-        A tensor of the broadcast shape in the promoted dtype of the arguments (computed in float64).
+    negative, and is differentiable in all four arguments. It is computed in float64, and has the promoted dtype of the arguments.
     """
     tensors = [v for v in (alpha_q, beta_q, alpha_p, beta_p) if isinstance(v, Tensor)]
     dtype = functools.reduce(torch.promote_types, (v.dtype for v in tensors)) if tensors else torch.get_default_dtype()
@@ -103,14 +100,11 @@ def gamma_kl(
 def log_time_panels(
     alpha: Float[Tensor, "*batch"], beta: Float[Tensor, "*batch"], window: tuple[float, float]
 ) -> Float[Tensor, "edges *batch"]:
-    """Edges of panels in x = log t on which Gamma(alpha, beta) restricted to ``window`` is smooth.
+    """Ascending edges, (13, *batch), of panels in x = log t on which Gamma(alpha, beta) restricted to ``window`` is smooth.
 
     The panels cover the part of the window (low, high), 0 <= low < high <= inf, where the density of x exceeds exp(-40) of
     its maximum in the window. The edges have no gradient: an integral does not depend on the position of its nodes, so its
     derivative is the quadrature of the derivative.
-
-    Returns:
-        Ascending edges, (13, *batch), float64.
     """
     alpha, beta = alpha.double(), beta.double()
     peak = torch.log(alpha) - torch.log(beta)

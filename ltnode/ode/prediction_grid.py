@@ -81,9 +81,8 @@ def odesolve_on_prediction_grid(
         raise InputError("a prediction grid is checked per sample, so y0 needs a batch: shape (B, ...)")
     if y0.shape[0] == 0:
         return odesolve(f, y0, times, rtol, atol, method, control="sample")
-    return _PredictionGridSolve(
-        Problem(f, y0, times, 0.0, tableau, Tolerance(rtol, atol), per_sample=True), edges.double().tolist()
-    ).run()
+    problem = Problem(f, y0, times, 0.0, tableau, Tolerance(rtol, atol), per_sample=True)
+    return _PredictionGridSolve(problem, edges.double().tolist()).run()
 
 
 class _PredictionGridSolve:

@@ -69,6 +69,5 @@ def _is_headline(row: ResultRow) -> bool:
 
 def _line(row: ResultRow) -> tuple[str, ...]:
     setting = ", ".join(f"{key} {value}" for key, value in row.setting.items())
-    known = row.cost is not None and row.cost.evaluations is not None
-    evaluations = f"{row.cost.evaluations:.0f}" if known and row.cost is not None else ""
+    evaluations = "" if row.cost is None or row.cost.evaluations is None else f"{row.cost.evaluations:.0f}"
     return row.protocol, setting, row.metric.replace("_", " "), f"{row.number:.4f}", str(row.n), evaluations

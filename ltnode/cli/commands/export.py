@@ -76,10 +76,6 @@ def _inputs(file: Path, trained: TrainedModel, uint8: bool) -> Tensor:
     return raw
 
 
-def _steps(grid: str) -> str:
-    return grid if grid.endswith("steps") else f"{grid} steps"
-
-
 def _report(done: Exported, trained: TrainedModel) -> None:
     facts = done.metadata
     members = f"{facts['samples']} end-time{'s' * (facts['samples'] != '1')} ({facts['end_time']})"
@@ -87,7 +83,7 @@ def _report(done: Exported, trained: TrainedModel) -> None:
     console.facts(
         {
             "file": f"{done.path} ({done.size / 1e6:.2f} MB, {done.format}{opset})",
-            "model": f"{trained.name}: {facts['model']}, {members}, {_steps(facts['grid'])}",
+            "model": f"{trained.name}: {facts['model']}, {members}, {facts['grid'].removesuffix(' steps')} steps",
             "input": facts["input"],
             "outputs": facts["outputs"],
             "difference": f"{done.agreement.difference:.1e} from the library on {done.agreement.inputs} inputs "

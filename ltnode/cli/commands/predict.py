@@ -18,7 +18,7 @@ from ltnode import files
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.progress import progress_bar
-from ltnode.trained import OperatingPoint, PredictionRow, TrainedModel, read_input
+from ltnode.trained import PredictionRow, TrainedModel, read_input
 from ltnode.trained.inputs import Batch, find_files
 
 EXAMPLES = (
@@ -207,7 +207,10 @@ def _explain(trained: TrainedModel) -> None:
     """Explain the flags."""
     point = trained.operating_point
     if point is not None:
-        score = f"{point.ood_score.replace('_', ' ')} is {_less_than(point)}"
+        # Entropy and mutual information grow with doubt; their scores have the opposite sign.
+        small = f"below {point.ood_threshold:.3g}"
+        limit = small if point.ood_score == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
+        score = f"{point.ood_score.replace('_', ' ')} is {limit}"
         console.say(
             f"abstain: the entropy is above {point.entropy_threshold:.3g} nats; below it, {point.accuracy_kept:.2%} of the "
             f"answers were correct. OOD: the {score}, as for {1 - point.ood_keeps:.0%} of in-distribution inputs. "
@@ -216,12 +219,6 @@ def _explain(trained: TrainedModel) -> None:
         )
     elif trained.task == "classification":
         console.say(f"To flag predictions, choose an operating point with: ltnode operating-point {trained.path}", style="dim")
-
-
-def _less_than(point: OperatingPoint) -> str:
-    """The threshold in words: entropy and mutual information grow with the uncertainty, while their scores decrease."""
-    name = point.ood_score
-    return f"below {point.ood_threshold:.3g}" if name == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
 
 
 def _class_line(trained: TrainedModel, one: _Named, top: int, room: int) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ export const page = { models: [], model: null };
 
 export const byId = (id) => document.getElementById(id);
 
-export function element(name, attributes = {}, ...children) {
-  const node = document.createElement(name);
+export function fill(node, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   node.append(...children);
   return node;
 }
+
+export const element = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 
 // Shows a reason in the place for messages with this id; null hides the place.
 export function say(id, reason) {

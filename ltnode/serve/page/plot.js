@@ -1,14 +1,11 @@
 // Plots as inline SVG: scales, axes, lines, and a cursor that follows the mouse, a finger or the arrow keys.
 // The style sheet sets the colours by class, so that a change of the theme needs no new drawing.
 
+import { fill } from "./page.js";
+
 const NAMESPACE = "http://www.w3.org/2000/svg";
 
-export function svg(name, attributes = {}, ...children) {
-  const node = document.createElementNS(NAMESPACE, name);
-  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-  node.append(...children);
-  return node;
-}
+export const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(NAMESPACE, name), attributes, children);
 
 export function linear([a, b], [p, q]) {
   const slope = (q - p) / (b - a || 1);
