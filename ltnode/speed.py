@@ -46,7 +46,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured: a model by name on random inputs in the shapes of a data set, with ``repeats`` calls per variant."""
+    """What is measured: a model on ``batch`` inputs in the shape of a data set, ``samples`` end-times per prediction."""
 
     model: str
     data: str

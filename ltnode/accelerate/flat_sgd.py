@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
-from torch import nn
 
 from ltnode.accelerate.kernels.cuda.masked_sgd import Rule, masked_sgd
 from ltnode.typing import Tensor
 
 
-@dataclass
 class FlatSGD:
     """SGD on the parameters of one optimiser, with an update that a flag on the device can mask.
 
     The optimiser's state holds views of the flat momentum buffer, so that checkpoints equal those of the eager step.
     """
 
-    optimizer: torch.optim.Optimizer
-    parameters: list[nn.Parameter] = field(init=False)
-
-    def __post_init__(self) -> None:
-        groups = self.optimizer.param_groups
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        groups = optimizer.param_groups
         self.parameters = [p for g in groups for p in g["params"]]
         sizes = [p.numel() for p in self.parameters]
         device = self.parameters[0].device
@@ -33,7 +27,7 @@ class FlatSGD:
         self._rates = torch.zeros(sum(sizes), device=device)
         self._momentum = torch.zeros(sum(sizes), device=device)
         for p, part in zip(self.parameters, self._momentum.split(sizes), strict=True):
-            state = self.optimizer.state[p]
+            state = optimizer.state[p]
             if state.get("momentum_buffer") is not None:
                 part.copy_(state["momentum_buffer"].reshape(-1))
             state["momentum_buffer"] = part.view_as(p)

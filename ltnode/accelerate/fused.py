@@ -76,16 +76,8 @@ def fused_outputs(
     tableau, o = get_tableau(model.solver.method), model.solver
     h = _run_reduced(model.stem, x, precision)
     edges32 = edges.float()
-    stages, squares = conv_trajectory(
-        h,
-        field_tensors(model.field, h.shape[-1]),
-        edges32[:-1].contiguous(),
-        edges32.diff(),
-        tableau,
-        o.rtol,
-        o.atol,
-        precision,
-    )
+    tensors, starts = field_tensors(model.field, h.shape[-1]), edges32[:-1].contiguous()
+    stages, squares = conv_trajectory(h, tensors, starts, edges32.diff(), tableau, o.rtol, o.atol, precision)
     mixing = stage_weights(tableau, edges, times) if weights is None else weights()
     return _head_outputs(model.head, stages, h, mixing), squares.mean(dim=1).sqrt()
 

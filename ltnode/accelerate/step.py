@@ -52,11 +52,7 @@ class AcceleratedStep:
 def accelerated_step(eager: EagerStep, example: Tensor, requested: Accelerate = "auto", concurrent_runs: int = 1) -> TrainingStep:
     """Return the fastest step that is requested and supported; ``eager`` itself, with the reason in the log, if there is none.
 
-    Args:
-        eager: The reference step, of a model that is on its device.
-        example: One input or more, on any device.
-        requested: The acceleration that the user asked for.
-        concurrent_runs: Number of trainings that share the device at the same time.
+    ``example`` holds one input or more, from which the step is planned; ``concurrent_runs`` trainings share the device.
 
     Raises:
         ConfigError: The requested acceleration is not supported; the message says why.

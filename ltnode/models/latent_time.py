@@ -13,18 +13,7 @@ from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
 from ltnode.errors import InputError
 from ltnode.models import execution
-from ltnode.models.contract import (
-    Draw,
-    Inputs,
-    Model,
-    Steps,
-    Task,
-    apply_part,
-    check_draw,
-    check_input,
-    check_steps,
-    evaluating,
-)
+from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, apply_part, check_draw, check_input, check_steps, evaluating
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 from ltnode.objective import Categorical, Gaussian, Likelihood, LossParts, Weighting, negative_elbo, resolve_kl_weight

@@ -224,11 +224,7 @@ class NodeGP(EndTimeModel):
         chosen = {id(p) for p in hyper}
         variational = [*(p for p in self.processes.parameters() if id(p) not in chosen), *self.mixing.parameters()]
         chosen |= {id(p) for p in variational}
-        return {
-            "weights": [p for p in self.parameters() if id(p) not in chosen],
-            "gp_hyper": hyper,
-            "variational": variational,
-        }
+        return {"weights": [p for p in self.parameters() if id(p) not in chosen], "gp_hyper": hyper, "variational": variational}
 
     def finish_training(self, x: Tensor, y: Tensor) -> None:
         """Fit the prediction grid on training inputs."""

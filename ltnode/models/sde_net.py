@@ -134,8 +134,10 @@ class SDENet(Model):
 
     def diffusion_at(self, h: Tensor, frozen: bool = False) -> Float[Tensor, " B"]:
         """Compute g(h(0)) in (0, 1); ``frozen`` treats the weights of g as constants, while h keeps its gradient."""
-        constants = {name: p.detach() for name, p in self.diffusion.named_parameters()} if frozen else {}
-        return torch.sigmoid(functional_call(self.diffusion, constants, (h,))).squeeze(-1)
+        if frozen:
+            constants = {name: p.detach() for name, p in self.diffusion.named_parameters()}
+            return torch.sigmoid(functional_call(self.diffusion, constants, (h,))).squeeze(-1)
+        return torch.sigmoid(self.diffusion(h)).squeeze(-1)
 
     def _outputs(self, h: Tensor, scale: Float[Tensor, " B"], noise: Tensor) -> Float[Tensor, "S B C"]:
         """Compute the outputs of S passes at once; noise has shape (steps, S, B or 1, ...)."""

@@ -34,7 +34,7 @@ class TrainingData:
 
     @classmethod
     def of(cls, dataset: Dataset, model: Model, config: TrainConfig, device: torch.device) -> TrainingData:
-        """Check the data against the model, choose the examples by ``limit`` and ``validation_fraction``, and move them."""
+        """Check the data against the model, and move what ``limit`` and ``validation_fraction`` choose to the device."""
         check_fit(dataset, model)
         if config.limit is not None:
             dataset = dataset.subset(min(config.limit, dataset.n_train))

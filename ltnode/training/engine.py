@@ -15,8 +15,8 @@ from ltnode.training.batches import as_dataset
 from ltnode.training.config import TrainConfig, train_preset
 from ltnode.training.distributed import Workers
 from ltnode.training.loop import OnLog, Training
+from ltnode.training.metrics_log import tensorboard_writer
 from ltnode.training.run import Run
-from ltnode.training.tensorboard import tensorboard_writer
 
 
 def fit(

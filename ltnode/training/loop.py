@@ -23,13 +23,12 @@ from ltnode.training import checkpoint, saving, tensor_file
 from ltnode.training.batches import TrainingData
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
-from ltnode.training.metrics_log import MetricsLog
+from ltnode.training.metrics_log import MetricsLog, tensorboard
 from ltnode.training.provenance import provenance
 from ltnode.training.run import Run, RunFolder
 from ltnode.training.status import RunStatus, TrainingError
 from ltnode.training.step import make_optimizers, make_step, set_learning_rates
 from ltnode.training.stopping import stop_requests
-from ltnode.training.tensorboard import tensorboard
 from ltnode.training.validation import observing, validate
 
 _LOG = logging.getLogger("ltnode")

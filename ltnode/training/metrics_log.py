@@ -1,13 +1,19 @@
-"""Sums over the steps between two lines of the log, kept on the device so that no step waits for it."""
+"""The metrics of a run: sums over the steps between two lines of the log, and the lines as TensorBoard event files.
+
+The sums are kept on the device, so that no step waits for it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ltnode.errors import missing_extra
 from ltnode.ode import Stats
 from ltnode.typing import Tensor
 
@@ -71,3 +77,41 @@ class MetricsLog:
         """Measure the speed from now on."""
         self._since = time.perf_counter()
         self._examples = 0
+
+
+def tensorboard_writer() -> Any:
+    """Return the class that writes event files.
+
+    Raises:
+        MissingExtraError: TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise missing_extra("tensorboard", "tensorboard", "tensorboard = true") from None
+    return SummaryWriter
+
+
+@contextmanager
+def tensorboard(folder: Path | None, step: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield a function that writes a line of metrics for TensorBoard; without a folder, one that does nothing.
+
+    Points of an interrupted run that lie after ``step``, where it continues, are hidden.
+    """
+    if folder is None:
+        yield lambda line: None
+        return
+    writer = tensorboard_writer()(str(folder), purge_step=step)
+
+    def write(line: Mapping[str, Any]) -> None:
+        for name, value in line.items():
+            if isinstance(value, Mapping):
+                for inner, number in value.items():
+                    writer.add_scalar(f"{name}/{inner}", number, line["step"])
+            elif isinstance(value, int | float) and name != "step":
+                writer.add_scalar(name, value, line["step"])
+
+    try:
+        yield write
+    finally:
+        writer.close()

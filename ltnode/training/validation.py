@@ -9,6 +9,7 @@ import torch
 
 from ltnode import metrics
 from ltnode.models import Model
+from ltnode.models.contract import evaluating
 from ltnode.training.batches import TrainingData
 
 _BATCH = 1024
@@ -16,13 +17,9 @@ _BATCH = 1024
 
 @contextmanager
 def observing(model: Model, device: torch.device) -> Iterator[None]:
-    """Put the model into eval mode inside the block; afterwards it is in train mode, with the random state of before."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        model.eval()
-        try:
-            yield
-        finally:
-            model.train()
+    """Put the model into eval mode inside the block; afterwards, its mode and the random state are restored."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), evaluating(model):
+        yield
 
 
 def validate(model: Model, data: TrainingData) -> dict[str, float]:
