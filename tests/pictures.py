@@ -1,4 +1,4 @@
-"""Checks of pictures and pages that several tests share."""
+"""Checks of pictures and pages, for several tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image
 
 
 def colours(picture: Path | bytes) -> int:
-    """Number of different colours in a picture; a blank one has 1."""
+    """Number of distinct colours in a picture; a blank one has 1."""
     with Image.open(io.BytesIO(picture) if isinstance(picture, bytes) else picture) as image:
         found = image.convert("RGB").getcolors(maxcolors=1 << 24)
     assert found is not None
@@ -18,7 +18,7 @@ def colours(picture: Path | bytes) -> int:
 
 
 def check_self_contained(page: str) -> None:
-    """Every address of the page is a data URI: nothing is requested from anywhere."""
+    """Check that every address of a page is a data URI, so that it makes no requests."""
     addresses = re.findall(r'(?:src|srcset|href)="([^"]*)"', page)
     assert addresses
     assert all(address.startswith("data:") for address in addresses)

@@ -1,4 +1,4 @@
-"""Claims judged on made-up results whose verdict is plain: every kind of statement can go both ways, and can be missing."""
+"""Claims judged by synthetic results with an obvious verdict: every kind of claim can hold, fail and lack results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FOREIGN = {"cifar10": "svhn", "svhn": "cifar10", "mnist": "fashion-mnist", "fash
 
 @pytest.fixture(autouse=True)
 def no_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes are not counted here: it builds 24 real networks."""
+    """Do not count parameters, which would build 24 real networks."""
     monkeypatch.setattr(generalisation, "_parameter_count", lambda data, model: 210_000)
 
 
 def result(
     data: str, model: str, preset: str = "paper", variant: str = "", seed: int = 0, device: str = "cpu", **m: float
 ) -> ImageResult:
-    """A result with one quality for everything: higher log-likelihood and detection, lower error, unless told otherwise."""
+    """A result in which ``good`` determines all qualities: higher values mean better likelihood, calibration and detection."""
     error, good, entropy = m.get("error", 0.1), m.get("good", 0.5), m.get("entropy", 0.5)
     common: dict[str, Any] = {"model": model, "data": data, "preset": preset, "seed": seed, "n": 10, "draw_seed": 0}
 
@@ -100,7 +100,7 @@ def ranked(data: str, order: tuple[str, ...], seeds: tuple[int, ...] = (0, 1)) -
 
 
 def test_without_results_everything_but_sizes_is_missing(tmp_path: Path) -> None:
-    """And every one of them has its command."""
+    """Every missing claim still names its command."""
     found = judged([], tmp_path)
     assert {claim.verdict for key, claim in found.items() if not key.startswith("parameters")} == {"missing"}
     assert found["parameters.cifar10.lt-node"].verdict == "reproduced"
@@ -109,7 +109,7 @@ def test_without_results_everything_but_sizes_is_missing(tmp_path: Path) -> None
 
 
 def test_the_paper_s_order_is_reproduced_and_its_opposite_reversed(tmp_path: Path) -> None:
-    """All statements about who is better, over two seeds without any spread."""
+    """All claims that one model is better than others, with two seeds and no spread."""
     keys = [
         "rotation-log_likelihood.cifar10.lt-node", "rotation-brier.cifar10.alt-node", "rotation-ece.cifar10.lt-node",
         "rotation-ece-alt-lt.cifar10", "confidence_accuracy.cifar10.lt-node", "confidence_count.cifar10.alt-node",
@@ -142,7 +142,7 @@ def test_an_order_within_the_spread_is_not_reproduced_and_one_seed_is_marked(tmp
 
 
 def test_the_published_numbers(tmp_path: Path) -> None:
-    """CIFAR10, LT-NODE: 0.131 ± 0.002, 1.074 ± 0.078 nats, 83.553 ± 2.04 %; the mean over seeds counts."""
+    """CIFAR10, LT-NODE: 0.131 ± 0.002, 1.074 ± 0.078 nats, 83.553 ± 2.04 %; the mean over seeds is compared."""
     seeds = [
         result("cifar10", "lt-node", seed=k, error=e, entropy=h, good=g)
         for k, (e, h, g) in enumerate([(0.125, 1.0, 0.84), (0.14, 1.1, 0.83)])
@@ -156,7 +156,7 @@ def test_the_published_numbers(tmp_path: Path) -> None:
         assert worse[key].verdict == "not reproduced (one seed)"
 
 
-def test_weightings_are_rows_of_their_own(tmp_path: Path) -> None:
+def test_weightings_have_separate_rows(tmp_path: Path) -> None:
     found = judged([result("cifar10", "lt-node", variant="softmax", error=0.131)], tmp_path)
     assert found["weighting-softmax.lt-node.error"].verdict == "reproduced (one seed)"
     assert found["weighting-density.lt-node.error"].verdict == found["error.cifar10.lt-node"].verdict == "missing"
@@ -164,7 +164,7 @@ def test_weightings_are_rows_of_their_own(tmp_path: Path) -> None:
 
 
 def test_selection_cost_and_precision(tmp_path: Path) -> None:
-    """NODE at five end-times; evaluations, and times of one device only; bf16 beside fp32."""
+    """NODE at five end-times; evaluations, and times measured on the same device; bf16 compared with fp32."""
 
     def times(errors: dict[str, float]) -> list[ImageResult]:
         return [result("fashion-mnist", "node", variant=name, error=error) for name, error in errors.items()]
@@ -192,7 +192,7 @@ def test_selection_cost_and_precision(tmp_path: Path) -> None:
     ("good", "error", "answer"), [(0.8, 0.05, "yes"), (0.2, 0.3, "no"), (0.8, 0.3, "in part"), (0.5, 0.1, "undecided")]
 )
 def test_the_users_question(good: float, error: float, answer: str, tmp_path: Path) -> None:
-    """The default preset against NODE and Uni-NODE of the paper's; the paper preset of the same model does not count."""
+    """The default preset is compared with NODE and Uni-NODE of the paper preset; the model's own paper preset is ignored."""
     rivals = [result("cifar10", model, seed=seed) for model in ("node", "uni-node") for seed in (0, 1)]
     ours = [result("cifar10", "lt-node", "default", seed=seed, good=good, error=error) for seed in (0, 1)]
     assert judged([*rivals, *ours], tmp_path)["users.cifar10.lt-node"].verdict == answer
@@ -206,11 +206,11 @@ def test_the_users_question(good: float, error: float, answer: str, tmp_path: Pa
 def write(
     folder: Path, variant: str, entropy: float, rmse: float = 0.1, growth: float = 1.0, spread: float = 0.1, **changes: Any
 ) -> None:
-    """A result of the 1-D experiment as it is written, at the paper's length unless told otherwise."""
+    """Write a result of the 1-D experiment, with the paper's number of iterations by default."""
     content = {
         "variant": variant,
         "seed": 0,
-        "iterations": 600 if variant == "node-gp" else 3000,  # its own schedule is shorter
+        "iterations": 600 if variant == "node-gp" else 3000,  # NODE-GP has a shorter schedule
         "entropy": {"model": {"mean": entropy, "std": spread, "sets": [entropy - spread, entropy + spread]}},
         "fit": {"eval": {"rmse": rmse}},
         "posterior": {"alpha": 1.27, "beta": 0.98, "tail": 0.1} if variant.startswith("lt-node") else None,
@@ -234,7 +234,7 @@ def test_the_1d_claims_as_the_paper_has_them(tmp_path: Path) -> None:
 
 
 def test_the_1d_claims_the_other_way(tmp_path: Path) -> None:
-    """Another order, other posteriors, worse fits, a spread that grows; a shortened run counts for nothing."""
+    """Another order, other posteriors, worse fits and a growing spread; a shortened run is ignored."""
     for variant, entropy, rmse in (
         ("lt-node", -0.9, 0.1), ("node-gp", 0.0, 0.2), ("alt-node", 0.2, 0.2), ("sde-net", 1.0, 0.3), ("uni-node", 1.0, 0.05)
     ):  # fmt: skip
@@ -263,7 +263,7 @@ def test_a_1d_entropy_is_judged_by_its_spread(entropy: float, spread: float, exp
 
 
 def test_1d_selection_and_motivating_tasks(tmp_path: Path) -> None:
-    """All T alike supports nothing; ALT-NODE must solve what NODE does not, on every seed."""
+    """Small end-times that do best support the posterior; ALT-NODE must solve what NODE does not, on every seed."""
     write(tmp_path, "lt-node", 0.0)
     for time in (0.25, 0.5, 1.0, 2.0, 3.0):
         error = {"time": time, "seed": 0, "iterations": 3000, "n_validation": 300}

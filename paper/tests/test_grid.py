@@ -1,4 +1,4 @@
-"""The grid of the image experiments: what the repository's own asks for, and that a wrong file says what is wrong."""
+"""The grid of the image experiments: its content in this repository, and the messages for invalid files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_grid_has_all_models_on_all_sets_at_the_paper_s_length(grid: list[Ce
 
 
 def test_the_grid_has_the_seeds_and_variants_that_the_comparison_needs(grid: list[Cell]) -> None:
-    """Three seeds where our own claim is proven, the weightings, one cell in float32, and NODE at five end-times."""
+    """Three seeds for the users' question, all weightings, one cell in float32, and NODE at five end-times."""
     for data in ("cifar10", "svhn"):
         for model, preset in (
             ("node", "paper"), ("uni-node", "paper"), ("lt-node", "paper"), ("lt-node", "default"), ("alt-node", "default")

@@ -1,4 +1,4 @@
-"""Result files: what `ltnode.evaluate` gives comes back out of them, and damage is told."""
+"""Result files preserve the rows of `ltnode.evaluate`, and damaged files are reported."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def content(parts: dict[str, list[ResultRow]], **changes: Any) -> dict[str, Any]
 
 @settings(max_examples=12)
 @given(st.lists(NUMBERS, min_size=13, max_size=13), st.lists(NUMBERS, min_size=3, max_size=30), NUMBERS)
-def test_rows_come_back_as_they_were(
+def test_rows_are_preserved(
     tmp_path_factory: pytest.TempPathFactory, angles: list[float], curve: list[float], one: float
 ) -> None:
-    """Arrays over angles, curves over even and uneven abscissae, spreads with their draws: equal, as 7 digits are kept."""
+    """Arrays over angles, curves over even and uneven abscissae, and spreads over draws are equal, because 7 digits are kept."""
     x = [0.01 * k for k in range(len(curve))]
     uneven = {"x": [0.0, 0.1, 0.5], "x_name": "threshold"}
     rows = [row("error", value, setting={"angle": 15 * k}) for k, value in enumerate(angles)]
@@ -54,16 +54,16 @@ def test_rows_come_back_as_they_were(
         assert rest[0] == rest[1]
 
 
-def test_a_point_that_nobody_has_stays_unknown(tmp_path: Path) -> None:
-    """Accuracy of no predictions is nan: null in the file, nan again afterwards."""
+def test_a_missing_point_stays_nan(tmp_path: Path) -> None:
+    """The accuracy of no predictions is NaN, which is written as null and read as NaN."""
     curve = row("confidence_accuracy", (0.5, math.nan), extra={"x": [0.0, 1.0], "x_name": "threshold"})
     write_result(tmp_path / "images-x.json", content({"rotation": [curve]}))
     assert "NaN" not in (tmp_path / "images-x.json").read_text()
     assert math.isnan(read_result(tmp_path / "images-x.json").rows()[0].curve[1])
 
 
-def test_the_file_is_made_for_people_and_git(tmp_path: Path) -> None:
-    """One row per line, arrays on one line; written again, the same bytes."""
+def test_the_file_is_readable_and_stable(tmp_path: Path) -> None:
+    """One row per line and arrays on one line; writing the file again gives the same bytes."""
     rows = [row("error", k / 13, setting={"angle": 15 * k}) for k in range(13)]
     write_result(tmp_path / "images-x.json", content({"rotation": rows}))
     text = (tmp_path / "images-x.json").read_text()
@@ -80,8 +80,8 @@ def test_cost_is_the_mean_of_a_protocol() -> None:
     assert cost_of([row("c", 1.0)]) is None
 
 
-def test_a_variant_is_told_apart_and_a_trial_does_not_count(tmp_path: Path) -> None:
-    """Reports tell variants apart by ``extra["variant"]``."""
+def test_variants_are_distinguished_and_trials_do_not_count(tmp_path: Path) -> None:
+    """Reports distinguish variants by ``extra["variant"]``."""
     made = content({"clean": [row("error", 0.1, "clean")]}, variant="softmax")
     assert ImageResult(made).rows()[0].extra == {"variant": "softmax"}
     write_result(tmp_path / "images-a.json", made)

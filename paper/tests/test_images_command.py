@@ -1,6 +1,6 @@
-"""``ltnode reproduce images`` from an empty folder to tables, on tiny data under the real names.
+"""``ltnode reproduce images`` from an empty folder to tables, with tiny data sets under the real names.
 
-Everything is the real code but the data sets, which have 48 pictures of 8x8 pixels.
+Only the data sets are replaced, by 48 images of 8x8 pixels.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("tiny_data")
 
 @pytest.fixture
 def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out tables, figures and pages, which one test looks at."""
+    """Do not write tables, figures and pages, which a separate test covers."""
     monkeypatch.setattr(reproduce, "write_pages", lambda *args, **options: None)
 
 
@@ -45,8 +45,8 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All protocols of one model; made again, tables and pages are the same, byte for byte."""
-    monkeypatch.setattr(generalisation, "_parameter_count", lambda data, model: None)  # builds 24 real networks
+    """All protocols of one model; tables and pages that are written again have the same bytes."""
+    monkeypatch.setattr(generalisation, "_parameter_count", lambda data, model: None)  # it would build 24 real networks
     paper = tiny_paper(tmp_path / "paper")
     (tmp_path / "README.md").write_text("# x\n\n<!-- results -->\nold\n<!-- /results -->\nend\n")
     result = command(paper, "--models", "lt-node", "--presets", "paper")
@@ -56,7 +56,7 @@ def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert [lt[key] for key in ("data", "model", "preset", "variant", "seed", "epochs", "precision")] == [
         "mnist", "lt-node", "paper", None, 0, 2, "fp32",
     ]  # fmt: skip
-    # density weights estimate a third of the expectation on (0, 3): their 0.1 acts like 0.3
+    # On (0, 3), density weights estimate a third of the expectation, so a KL weight of 0.1 acts like 0.3.
     assert lt["kl_weight"] == {"weighting": "density", "per_point": 0.1, "effective": pytest.approx(0.3)}
     assert set(lt["learnt"]) >= {"alpha", "beta", "mean", "tail"}
     assert lt["small_part"]["examples"] == 8
@@ -74,11 +74,14 @@ def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.Mo
     before = snapshot(tmp_path)
     assert CliRunner().invoke(APP, ["reproduce", "claims", "--paper", str(paper)]).exit_code == 0
     assert snapshot(tmp_path) == before
+    (tmp_path / "README.md").write_text(readme.replace("| MNIST |", "| changed |"))
+    assert CliRunner().invoke(APP, ["reproduce", "claims", "--paper", str(paper), "--no-pages"]).exit_code == 0
+    assert "| changed |" in (tmp_path / "README.md").read_text()  # only the pages of the folder paper are written
 
 
 @pytest.mark.usefixtures("no_pages")
-def test_cells_trained_side_by_side_are_those_trained_alone(tmp_path: Path) -> None:
-    """Two models, 2 at a time: weights byte for byte those of one after the other; a finished one is left alone."""
+def test_concurrent_training_gives_the_same_cells_as_training_in_turn(tmp_path: Path) -> None:
+    """Two models trained concurrently have the same weights, byte for byte, as models trained in turn."""
     for name, words in (("alone", ()), ("together", ("--together", "2"))):
         paper = tiny_paper(tmp_path / name / "paper", ("node", "uni-node"))
         result = command(paper, "--no-evaluate", *words)
@@ -93,7 +96,7 @@ def test_cells_trained_side_by_side_are_those_trained_alone(tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("no_pages")
 def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second command neither loads data nor trains nor writes: even without the run folder."""
+    """Even without the run folder, the second command neither loads data nor trains nor writes."""
     paper = tiny_paper(tmp_path / "paper", ("node",))
     assert command(paper, "--protocols", "clean").exit_code == 0
     assert json.loads((paper / "results" / "images-mnist-node-paper-seed0.json").read_text())["kl_weight"] is None
@@ -108,7 +111,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("no_pages")
 def test_the_list_shows_what_is_done_and_what_is_missing(tmp_path: Path) -> None:
-    """Nothing is written by it; a folder that was only begun is told from one that is missing."""
+    """It writes nothing, and distinguishes an interrupted run from a missing one."""
     paper = tiny_paper(tmp_path / "paper")
     assert command(paper, "--models", "node", "--protocols", "clean").exit_code == 0
     begun = tmp_path / "runs" / "mnist-lt-node-paper-seed0"
@@ -127,7 +130,7 @@ def test_the_list_shows_what_is_done_and_what_is_missing(tmp_path: Path) -> None
 
 
 def interrupted_build(after: int) -> Any:
-    """`Cell.build`, but training gets a SIGINT after some steps."""
+    """Make a `Cell.build` whose model raises SIGINT after some training steps."""
     build = Cell.build
 
     def made(self: Cell, data: Any = None) -> Model:
@@ -147,7 +150,7 @@ def interrupted_build(after: int) -> Any:
 
 @pytest.mark.usefixtures("no_pages")
 def test_an_interrupted_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the second of two epochs: status 130, no result; run again, weights and numbers are those of one go."""
+    """Stopped in the second of two epochs: status 130, no result. The resumed run has the weights and numbers of a whole one."""
     chosen = ["--models", "lt-node", "--presets", "default", "--protocols", "clean"]
     whole, stopped = tiny_paper(tmp_path / "a" / "paper"), tiny_paper(tmp_path / "b" / "paper")
     assert command(whole, *chosen).exit_code == 0
@@ -167,7 +170,7 @@ def test_an_interrupted_training_goes_on_and_ends_the_same(tmp_path: Path, monke
 
 @pytest.mark.usefixtures("no_pages")
 def test_protocols_are_added_to_what_is_recorded(tmp_path: Path) -> None:
-    """A second machine with the same weights adds a protocol; other weights are refused until they are told to replace."""
+    """A second machine with the same weights adds a protocol; other weights are refused without --overwrite."""
     paper, runs = tiny_paper(tmp_path / "paper", ("node",)), tmp_path / "runs"
     assert command(paper, "--protocols", "clean").exit_code == 0
     (runs / "mnist-node-paper-seed0" / "evaluation.json").unlink()
@@ -192,7 +195,7 @@ def test_protocols_are_added_to_what_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_pages")
 def test_a_finished_run_takes_the_place_of_its_cell(tmp_path: Path) -> None:
-    """As for the zoo: by its settings, whatever its folder is called; evaluated without training."""
+    """As for the zoo, the cell is found by its settings, not by the name of the folder, and it is not trained again."""
     paper = tiny_paper(tmp_path / "paper", ("node",))
     assert command(paper, "--no-evaluate").exit_code == 0
     assert not (paper / "results").exists()
@@ -231,7 +234,7 @@ def test_a_run_with_other_settings_is_not_taken_for_the_cell(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("no_pages")
 def test_a_trial_never_counts(tmp_path: Path) -> None:
-    """Its own folder and file, marked; no tables; a limited test set only in a trial."""
+    """A trial has a separate folder and a marked result file, and makes no tables; only a trial may limit the test set."""
     paper = tiny_paper(tmp_path / "paper", ("node",))
     result = command(paper, "--set", "epochs=1", "--limit", "4", "--protocols", "clean")
     assert result.exit_code == 0, result.output
@@ -244,7 +247,7 @@ def test_a_trial_never_counts(tmp_path: Path) -> None:
 
 
 def test_results_elsewhere_make_no_pages(tmp_path: Path) -> None:
-    """The pages of the repository are those of its own results."""
+    """The pages of the repository show only the results in the repository."""
     paper = tiny_paper(tmp_path / "paper", ("node",))
     result = command(paper, "--protocols", "clean", "--out", str(tmp_path / "other"))
     assert result.exit_code == 0, result.output
@@ -255,7 +258,7 @@ def test_results_elsewhere_make_no_pages(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_pages")
 def test_a_failed_training_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NODE at an impossible learning rate fails; LT-NODE is trained all the same, and the status says that something failed."""
+    """NODE fails with a huge learning rate; LT-NODE is still trained, and the exit status reports the failure."""
     paper = tiny_paper(tmp_path / "paper")
     file = paper / "grid" / "mnist-node.toml"
     file.write_text(file.read_text().replace("epochs = 2", "epochs = 2\nlr = 1e30"))

@@ -1,4 +1,4 @@
-"""The rules of the judge, on numbers whose verdict is plain, in both directions."""
+"""The rules of the judge, with numbers that have an obvious verdict, in both directions."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ APP = make_app()
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_node_keeps_the_order_of_points_on_the_line(seed: int) -> None:
-    """The obstruction itself: whatever the weights, x < x' stays so, hence y = -x is out of reach and the classes stay nested.
+    """For any weights, x < x' is preserved, so y = -x cannot be reached and the classes stay nested.
 
     Weights are scaled up to make the flow strong; 1e-4 covers the solver's error at tolerance 1e-3 for near points.
     """
@@ -39,7 +39,7 @@ def test_a_node_keeps_the_order_of_points_on_the_line(seed: int) -> None:
 
 
 def test_models_of_the_motivating_tasks() -> None:
-    """The state is the input itself, but for the control, which has one more dimension; reflection has no head to learn."""
+    """The state is the input itself, except in the control with one more dimension; the head for reflection has no parameters."""
     x = torch.randn(5, 2)
     assert torch.equal(motivating.build_model("concentric", "alt-node", 0).initial_state(x), x)
     augmented = motivating.build_model("concentric", "node-augmented", 0).initial_state(x)
@@ -53,7 +53,7 @@ def test_models_of_the_motivating_tasks() -> None:
 
 
 def test_the_motivating_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps on fewer points: table, verdicts (which must be bad), a figure that is not blank, one result per run."""
+    """Two steps on fewer points: a table, negative verdicts, a figure that is not blank, and one result per run."""
     monkeypatch.setattr(motivating, "_FRESH", 50)
     monkeypatch.setattr(motivating_figure, "_SIDE", 10)
     words = ["reproduce", "motivating", "--seeds", "0", "--steps", "2", "--out", str(tmp_path), "--runs", str(tmp_path / "runs")]
@@ -89,7 +89,7 @@ def test_the_motivating_verdict_needs_both_halves() -> None:
 
 
 def test_the_motivating_figure_shows_what_was_trained(tmp_path: Path) -> None:
-    """From untrained models too; a task without models has no row."""
+    """It also works for untrained models; a task without models has no row."""
     network = motivating.build_model("reflection", "alt-node", 0)
     entry = motivating.Trained("reflection", "alt-node", 0, network, {"scores": {"rmse": 1.0}})
     assert colours(motivating_figure.draw(tmp_path, [entry]).png) > 50

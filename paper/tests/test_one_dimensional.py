@@ -30,14 +30,14 @@ APP = make_app()
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paper's experiment on 40 points with 2 sets of end-times: the same code in a second."""
+    """Run the experiment with 40 points and 2 sets of end-times, which takes a second."""
     for module in (experiment, selection, figures):
         monkeypatch.setattr(module, "POINTS", 40)
     monkeypatch.setattr(measure, "TIME_SETS", 2)
 
 
 def test_the_paper_s_networks_and_schedule() -> None:
-    """Parameter counts of the described networks, and the published schedule, whatever the presets become."""
+    """Parameter counts of the described networks and the published schedule, independently of the presets."""
     counts = {}
     ours = {name: variant for name, variant in experiment.VARIANTS.items() if name not in ("sde-net", "node-gp")}
     for name, variant in ours.items():
@@ -54,7 +54,7 @@ def test_the_paper_s_networks_and_schedule() -> None:
 
 
 def interrupting(variant: experiment.Variant, after: int) -> experiment.Variant:
-    """The variant, but its training gets a SIGINT after some steps."""
+    """Make a copy of the variant whose training raises SIGINT after some steps."""
 
     class Interrupting(experiment.Variant):
         def build(self, seed: int) -> LatentTimeODE:
@@ -77,7 +77,7 @@ def interrupting(variant: experiment.Variant, after: int) -> experiment.Variant:
 def test_an_interrupted_reproduction_ends_bit_identical(
     name: str, small: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Stopped after 3 of 6 steps and run again: the log says from where, and weights and results are those of one go."""
+    """Stopped after 3 of 6 steps and resumed: the log names the step, and weights and results are those of a whole run."""
     variant = experiment.VARIANTS[name]
     whole = experiment.reproduce(variant, 0, tmp_path / "a", tmp_path / "runs-a", iterations=6)
     with pytest.raises(KeyboardInterrupt):
@@ -96,7 +96,7 @@ def test_an_interrupted_reproduction_ends_bit_identical(
 
 
 def test_what_is_measured(small: None) -> None:
-    """Entropy, fit and spread recomputed from single predictions; the model's BatchNorm buffers are left as they were."""
+    """Entropy, fit and spread are recomputed from single predictions; the BatchNorm buffers of the model do not change."""
     model, data = experiment.VARIANTS["lt-node"].build(1).eval(), gap_data(40)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     found = measure.measure(model, data)
@@ -108,7 +108,7 @@ def test_what_is_measured(small: None) -> None:
         variance = members.var(dim=0, correction=0)[in_gap(grid)]
         expected = (0.5 * torch.log(2 * math.pi * math.e * variance)).mean()
         assert found["entropy"]["model"]["sets"][k] == pytest.approx(float(expected), abs=1e-4)
-        noise = 1.0  # of an untrained model: log_std starts at 0
+        noise = 1.0  # log_std of an untrained model is 0
         expected = (0.5 * torch.log(2 * math.pi * math.e * (variance + noise))).mean()
         assert found["entropy"]["with_noise"]["sets"][k] == pytest.approx(float(expected), abs=1e-4)
     assert found["posterior"]["alpha"] == 1
@@ -119,7 +119,7 @@ def test_what_is_measured(small: None) -> None:
 
 @pytest.mark.parametrize("name", ["sde-net", "node-gp"])
 def test_baselines_are_measured_by_the_same_quantities(name: str) -> None:
-    """An untrained SDE-Net and NODE-GP: entropy and fit recomputed from their own predictions, no posterior over T."""
+    """Entropy and fit of an untrained SDE-Net and NODE-GP are recomputed from their predictions; they have no posterior."""
     variant = experiment.VARIANTS[name]
     model, data = variant.build(0).eval(), gap_data(40)
     found = measure.measure(model, data)
@@ -143,7 +143,7 @@ def test_baselines_are_measured_by_the_same_quantities(name: str) -> None:
 def test_the_command_reports_what_is_there_and_lists_what_is_missing(
     small: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One model and the selection at 2 iterations: table, figures that are not blank, the missing ones by name."""
+    """One model and the selection with 2 iterations: tables, figures that are not blank, and the names of missing results."""
     for module in (selection, figures, claims):
         monkeypatch.setattr(module, "TIMES", (0.5, 1.0))
     words = ["reproduce", "synthetic", "--models", "lt-node", "--iterations", "2"]
@@ -189,7 +189,7 @@ def selected(errors: dict[float, float]) -> list[dict[str, Any]]:
 
 
 def test_selection_is_judged_by_the_validation_errors() -> None:
-    """q = Gamma(1.27, 0.98) has most mass near 0.25 to 1: supported where small T is best, not where T = 3 is."""
+    """q = Gamma(1.27, 0.98) has most mass near 0.25 to 1: supported if small T is best, not if T = 3 is."""
     small_is_best = {0.25: 0.100, 0.5: 0.101, 1.0: 0.12, 2.0: 0.2, 3.0: 0.3}
     found = selection.compare(selected(small_is_best), 1.27, 0.98)
     assert found.best_time == 0.25
@@ -209,7 +209,7 @@ def test_selection_is_judged_by_the_validation_errors() -> None:
 
 
 def test_the_standard_error_of_an_rmse(generator: torch.Generator) -> None:
-    """Against 4,000 simulated sets of 300 residuals: std of the RMSE within 5 %, four times its own sampling error."""
+    """Compared with 4,000 simulated sets of 300 residuals; the tolerance of 5 % is four times the sampling error of the std."""
     rmse = (0.1 * torch.randn(4000, 300, generator=generator)).square().mean(dim=1).sqrt()
     assert float(rmse.std()) == pytest.approx(selection.standard_error(0.1, 300), rel=0.05)
 

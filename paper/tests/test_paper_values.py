@@ -1,4 +1,4 @@
-"""``paper/published.toml`` against the paper's own numbers, and the reader's answers where there is nothing."""
+"""``paper/published.toml`` compared with the paper, and look-ups of values that the paper does not print."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_all_six_models_have_size_and_error_on_every_set(published, data):
 
 
 def test_the_column_sums_of_the_tables_are_right(published):
-    """A slip of the pen in one of the numbers moves a sum; the sums were added up from the paper's source, to 1e-9."""
+    """A transcription error would change a sum; the sums were computed from the paper's source and are exact up to rounding."""
     sums = {"mnist": 0.032, "fashion-mnist": 0.427, "cifar10": 0.780, "svhn": 0.280}
     for data, expected in sums.items():
         assert sum(published.error(data, model).mean for model in MODELS) == pytest.approx(expected, abs=1e-9)

@@ -1,6 +1,6 @@
-"""The repository's own pages are those that its results give: README, paper/README.md, paper/tables.md, the zoo's cards.
+"""The generated pages agree with the recorded results: README, paper/README.md, paper/tables.md and the cards of the zoo.
 
-Where one of these fails, run ``ltnode reproduce claims --figures`` and commit what it made.
+If a test fails, run ``ltnode reproduce claims --figures`` and commit the files that it writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paper.reproduce.pages.tables import tables_page
 from paper.reproduce.pages.zoo import card, overview
 
 PAPER = PaperFolder(Path(__file__).parents[2] / "paper")
-REBUILD = "run `ltnode reproduce claims --figures` and commit what it makes"
+REBUILD = "run `ltnode reproduce claims --figures` and commit the files that it writes"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def claims(results: list[ImageResult]) -> list[JudgedClaim]:
 
 
 def test_every_result_is_a_cell_of_the_grid(results: list[ImageResult], grid: list[Cell]) -> None:
-    """A file is called after its cell, at the length that the grid asks for, on the whole test set."""
+    """Every file has the name and the number of epochs of its cell, and covers the whole test set."""
     assert results
     for result in results:
         key = [result.data], [result.model], [result.preset], [result.variant or "standard"], [result.seed]
@@ -84,7 +84,7 @@ def test_the_recorded_verdicts_stay_what_they_are(claims: list[JudgedClaim]) -> 
 
 
 def test_every_number_of_the_paper_has_a_claim_with_a_command(claims: list[JudgedClaim]) -> None:
-    """Two tables (24 sizes, 24 errors, 36 detections), 12 entropies, 5 values of E, 2 posteriors; keys are not used twice."""
+    """Two tables (24 sizes, 24 errors, 36 detections), 12 entropies, 5 values of E, 2 posteriors; keys are unique."""
     kinds: dict[str, int] = {}
     keys = [entry.claim.key for entry in claims]
     for key in keys:
@@ -102,12 +102,12 @@ def test_every_number_of_the_paper_has_a_claim_with_a_command(claims: list[Judge
 
 
 def test_every_command_selects_something(claims: list[JudgedClaim], grid: list[Cell]) -> None:
-    """Names of the commands are names of the grid and of the 1-D experiment."""
+    """The names in the commands are those of the grid and of the 1-D experiment."""
     for command in {entry.claim.command for entry in claims}:
         words = shlex.split(command)
         assert words[:2] == ["ltnode", "reproduce"]
-        given = dict(zip(words[3::2], words[4::2], strict=True))
-        lists = {name.removeprefix("--"): value.split(",") for name, value in given.items() if name != "--seeds"}
+        options = dict(zip(words[3::2], words[4::2], strict=True))
+        lists = {name.removeprefix("--"): value.split(",") for name, value in options.items() if name != "--seeds"}
         if words[2] == "images":
             assert select(grid, **lists)
         elif words[2] == "synthetic":

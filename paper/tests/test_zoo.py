@@ -1,4 +1,4 @@
-"""The models of the zoo: they give the recorded numbers again, and finished runs get the right place."""
+"""The models of the zoo reproduce their recorded numbers, and finished runs are added under the right name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.realdata
 @pytest.mark.parametrize("name", ["node-mnist", "lt-node-cifar10"])
 def test_a_zoo_model_gives_its_recorded_numbers_again(name: str, real_data_root: Path) -> None:
-    """First 500 test images on the CPU in float32. Another CPU rounds otherwise: one image may fall to the other side."""
+    """First 500 test images on the CPU in float32. Another CPU rounds differently, so one image may change its class."""
     folder = ROOT / "zoo" / name
     content = json.loads((folder / "config.json").read_text())
     config = TrainConfig.from_json(content["train"])
@@ -43,7 +43,7 @@ def grid() -> list[Cell]:
 
 
 def test_names_of_the_zoo(grid: list[Cell]) -> None:
-    """The default is what one loads first, so it has the short name where a model has two."""
+    """If a model has two presets, the default one has the short name."""
     names = {cell.name: zoo_name(cell) for cell in select(grid, ["cifar10"], variants=["standard"], seeds=[0])}
     assert names["cifar10-lt-node-default-seed0"] == "lt-node-cifar10"
     assert names["cifar10-lt-node-paper-seed0"] == "lt-node-cifar10-paper"
@@ -51,7 +51,7 @@ def test_names_of_the_zoo(grid: list[Cell]) -> None:
 
 
 def test_finished_runs_of_seed_0_are_added(tmp_path: Path, grid: list[Cell]) -> None:
-    """A copy of a zoo run under its cell's name comes back; what is unfinished, another seed or a baseline does not."""
+    """A copy of a zoo run under the name of its cell is added; unfinished runs, other seeds and baselines are not."""
     runs, zoo = tmp_path / "runs", tmp_path / "zoo"
     cells = select(grid, ["mnist"], ["node", "uni-node", "sde-net"], seeds=[0, 1])
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Image sets of a few dozen 8x8 pictures under the names of the real ones, and a grid that trains on them in a second."""
+"""Data sets of a few dozen 8x8 images under the names of the real ones, and a grid that trains on them in a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAIN = (
 
 
 def tiny_set(name: str) -> Dataset:
-    """Three classes: a bright row whose place is the class, in noise."""
+    """Three classes, which are the position of a bright row in noise."""
     generator = torch.Generator().manual_seed(len(name))
     y = torch.arange(48) % 3
     x = torch.randint(0, 80, (48, 1, 8, 8), generator=generator, dtype=torch.uint8)

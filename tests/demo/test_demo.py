@@ -49,7 +49,7 @@ def test_the_demo_writes_runs_figures_results_and_a_page(demo_result: tuple[Path
 
 
 def test_the_demo_measures_what_it_says(demo_result: tuple[Path, demo.DemoResult]) -> None:
-    """RMSE and spreads recomputed from the saved model; tolerance of float32 sums over 300 points."""
+    """RMSE and spreads are recomputed from the saved model; the tolerance is that of float32 sums over 300 points."""
     out, result = demo_result
     row = next(row for row in result.rows if row.model == "lt-node")
     model, data, grid = load(out / "runs" / "lt-node"), gap_data(demo_training.POINTS), gap_grid()
@@ -64,7 +64,7 @@ def test_the_demo_measures_what_it_says(demo_result: tuple[Path, demo.DemoResult
 
 
 def test_a_model_that_misses_is_named(demo_result: tuple[Path, demo.DemoResult]) -> None:
-    """After 3 steps nothing fits: the demo must say so, for the two models it checks."""
+    """After 3 steps nothing fits, and the demo must say so for the two models that it checks."""
     _, result = demo_result
     sentences = results.verdicts(result.rows)
     assert [good for good, _ in sentences] == [False, False]
@@ -76,7 +76,7 @@ def test_a_model_that_misses_is_named(demo_result: tuple[Path, demo.DemoResult])
 @pytest.mark.no_typecheck
 @pytest.mark.parametrize(("std_data", "std_gap", "missed"), [(0.1, 0.19, True), (0.1, 0.21, False), (0.0, 0.0, True)])
 def test_the_bounds_of_the_demo(std_data: float, std_gap: float, missed: bool) -> None:
-    """A stub whose spread is known: twice that on the data passes, less does not, none at all does not."""
+    """A stub with a known spread: twice the spread on the data passes; less, or no spread at all, fails."""
 
     class Spread:
         end_time = None
@@ -91,16 +91,16 @@ def test_the_bounds_of_the_demo(std_data: float, std_gap: float, missed: bool) -
 
 
 def test_processes_give_the_same_models_as_one_process(tmp_path: Path, demo_result: tuple[Path, demo.DemoResult]) -> None:
-    """Two spawned processes, the same bytes: the demo's numbers do not depend on the machine's cores. Progress is told."""
-    told: list[tuple[str, int]] = []
-    result = demo.run_demo(tmp_path, ("node", "lt-node"), steps=3, jobs=2, watch=lambda name, step: told.append((name, step)))
-    assert {name for name, _ in told} == {"node", "lt-node"}
+    """Two spawned processes write the same bytes, so the numbers do not depend on the number of cores. Progress is reported."""
+    reported: list[tuple[str, int]] = []
+    result = demo.run_demo(tmp_path, ("node", "lt-node"), steps=3, jobs=2, watch=lambda name, step: reported.append((name, step)))
+    assert {name for name, _ in reported} == {"node", "lt-node"}
     for row in result.rows:
         ours, theirs = (folder / "runs" / row.model / "model.safetensors" for folder in (tmp_path, demo_result[0]))
         assert ours.read_bytes() == theirs.read_bytes()
 
 
-def test_where_processes_cannot_start_the_demo_goes_on_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_trains_in_turn_if_processes_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: object) -> None:
         raise BrokenProcessPool("no processes here")
 
@@ -110,7 +110,7 @@ def test_where_processes_cannot_start_the_demo_goes_on_alone(tmp_path: Path, mon
 
 
 def test_a_failed_training_stops_the_demo_with_its_message(tmp_path: Path) -> None:
-    """A folder that holds something else is not touched."""
+    """A folder with other files does not change."""
     (tmp_path / "runs" / "node").mkdir(parents=True)
     (tmp_path / "runs" / "node" / "precious.txt").write_text("mine")
     with pytest.raises(LTNodeError, match="NODE: .*not a run folder"):
@@ -121,7 +121,7 @@ def test_a_failed_training_stops_the_demo_with_its_message(tmp_path: Path) -> No
 
 
 def test_the_demo_command_replaces_an_earlier_demo(tmp_path: Path) -> None:
-    """Table, misses and address on standard output, status 0 even where a model misses; runs of an earlier demo are replaced."""
+    """Table, missed goals and address are on standard output, the status is 0 anyway; runs of an earlier demo are replaced."""
     earlier = tmp_path / "runs" / "alt-node"
     earlier.mkdir(parents=True)
     (earlier / "config.json").write_text("{}")

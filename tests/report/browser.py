@@ -1,4 +1,4 @@
-"""Opens a page in headless Chromium and tells what became of it, without any driver: Chromium's own flags and a small server."""
+"""Opens a page in headless Chromium and reports what it shows, with command-line flags and a small server instead of a driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAGS = (
     "--disable-component-update", "--disable-dev-shm-usage", "--enable-logging=stderr", "--virtual-time-budget=20000",
 )  # fmt: skip
 
-# Loaded beside the page: looks at it from the same origin when it is complete, and writes down what it sees.
+# A second page from the same origin that loads the page in a frame and records its content when it is complete.
 WATCHER = """<!doctype html><link rel="icon" href="data:,">
 <iframe src="PAGE" width="1000" height="800"></iframe><pre></pre><script>
 addEventListener("load", async () => {
@@ -50,7 +50,7 @@ class Seen:
 
     Attributes:
         page: Images, captions, tables, headings, background, overflow and requested resources.
-        requests: Paths that reached the server, without the watcher's own.
+        requests: Paths that were requested from the server, except for the watcher.
         console: Lines of the browser's console.
     """
 
@@ -60,7 +60,7 @@ class Seen:
 
 
 def find_chromium() -> str:
-    """Path of the browser; skips the test where there is none."""
+    """Path of the browser; skips the test if there is none."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is installed")
@@ -87,7 +87,7 @@ def look_at(page: Path, profile: Path, dark: bool = False) -> Seen:
 
 @contextlib.contextmanager
 def _server(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Serves a folder on this machine and lists what was asked for."""
+    """Serve a folder locally, and list the requests."""
     requests: list[str] = []
 
     class Handler(http.server.SimpleHTTPRequestHandler):

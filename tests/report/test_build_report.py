@@ -1,4 +1,4 @@
-"""The whole way: tiny trained models are evaluated, every figure and table is made, and a browser looks at the page."""
+"""End to end: tiny models are trained and evaluated, all figures and tables are made, and a browser opens the page."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def runs(data, tmp_path_factory) -> list[Path]:
         folder = root / f"gap-{model}-{prior[0]:g}"
         built = ltnode.build(model, gap, seed=0, width=6)
         if model == "lt-node":
-            built.end_time.get_buffer("prior").copy_(torch.tensor(prior))  # it is saved with the weights
+            built.end_time.get_buffer("prior").copy_(torch.tensor(prior))  # the prior is saved with the weights
         config = TrainConfig(model=model, data="synthetic", preset="default", epochs=20, batch_size=None, lr=0.02, log_every=5)
         fit(built, gap, config.replace(model_options={"prior": list(prior)}), out=folder)
         evaluate(folder, gap, out=folder / "evaluation.json", device="cpu", draws=2)
@@ -92,11 +92,11 @@ def test_every_table_is_made_in_three_formats(report):
     line = next(line for line in (report / "tables" / "generalisation.md").read_text().splitlines() if "LT-NODE" in line)
     assert " ± " in line and line.split("|")[5].strip() == "2"
     quality = (report / "index.html").read_text().split("<h2>Quality")[1].split("<h2>")[0]
-    assert "paper" not in quality  # the data are the user's own
+    assert "paper" not in quality  # the paper says nothing about these data
 
 
-def test_runs_that_differ_in_more_than_their_seed_are_told_apart(report):
-    """Two LT-NODE on the same data under different priors: not two seeds of one, and named by what differs."""
+def test_runs_that_differ_in_more_than_their_seed_are_distinguished(report):
+    """Two LT-NODEs with different priors are not two seeds of one variant; the setting that differs is part of their names."""
     text = (report / "tables" / "regression.md").read_text()
     assert "LT-NODE (prior = [2.0, 0.5])" in text
     assert "LT-NODE (prior = [1.0, 0.01])" in text
@@ -111,7 +111,7 @@ def test_the_page_needs_nothing_else(report):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_a_browser_shows_every_figure_and_asks_for_nothing(report, tmp_path, dark):
-    """Headless Chromium: all pictures decode, no console message, no request but for the page, no sideways scrolling."""
+    """Headless Chromium: all pictures decode, no console message, no request except for the page, no horizontal scrolling."""
     seen = look_at(report / "index.html", tmp_path / "profile", dark)
     assert len(seen.page["images"]) == len(FIGURES)
     assert all(image["width"] > 100 and image["alt"] for image in seen.page["images"])
@@ -130,7 +130,7 @@ def test_dark_and_light_pages_show_different_pictures(report):
 
 
 def test_the_browser_test_can_fail(tmp_path):
-    """A page with a broken picture, an error and a foreign request must not pass for a good one."""
+    """A page with a broken picture, an error and a foreign request must not be accepted."""
     page = tmp_path / "index.html"
     page.write_text('<img src="none.png"><img src="http://127.0.0.1:9/a.png"><script>console.error("oh")</script>')
     seen = look_at(page, tmp_path / "profile")
@@ -141,7 +141,7 @@ def test_the_browser_test_can_fail(tmp_path):
 
 
 def only(run: Path, folder: Path, protocols: tuple[str, ...], model: bool = True) -> dict:
-    """A copy of a run with the results of some protocols only; returns the content of its file of results."""
+    """Copy a run with the results of some protocols; returns the content of its file of results."""
     folder.mkdir(parents=True)
     for name in ("config.json", "model.safetensors", "metrics.jsonl") if model else ():
         shutil.copy(run / name, folder)
@@ -152,7 +152,7 @@ def only(run: Path, folder: Path, protocols: tuple[str, ...], model: bool = True
 
 
 def test_figures_that_need_absent_data_are_left_out_and_the_page_says_so(runs, tmp_path, caplog):
-    """The set 'patterns' has no name of its own: without it there is no Figure 1, all else is there."""
+    """The data set 'patterns' cannot be loaded by name: Figure 1 is left out, everything else is shown."""
     only(runs[1], tmp_path / "run", ("clean",))
     page = build_report([tmp_path / "run"], tmp_path)
     names = {path.stem for path in (tmp_path / "figures").glob("*.svg")}
@@ -161,15 +161,15 @@ def test_figures_that_need_absent_data_are_left_out_and_the_page_says_so(runs, t
 
 
 def test_a_report_of_one_protocol_is_possible(runs, tmp_path):
-    """Panels of protocols that were not done say so, and no section is empty."""
+    """Panels of protocols without results say so, and no section is empty."""
     only(runs[0], tmp_path / "run", ("fgsm",))
     page = build_report([tmp_path / "run"], tmp_path / "report")
     assert {path.stem for path in (tmp_path / "report" / "figures").glob("*.svg")} == {"figure-4-patterns"}
     assert "Quality and calibration" not in page.read_text()
 
 
-def test_published_values_stand_beside_ours(runs, tmp_path):
-    """The tiny set called CIFAR10 by hand: then the paper's row appears beside ours, and models that only the paper has."""
+def test_published_values_are_shown_next_to_ours(runs, tmp_path):
+    """If the tiny set is renamed to CIFAR10, the paper's values and the models that only the paper has are shown too."""
     content = only(runs[1], tmp_path / "run", ("clean", "ood"), model=False)
     for part in content["protocols"].values():
         for row in part["rows"]:

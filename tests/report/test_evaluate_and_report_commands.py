@@ -1,4 +1,4 @@
-"""``ltnode evaluate`` and ``ltnode report`` as a user types them."""
+"""``ltnode evaluate`` and ``ltnode report`` on the command line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 def test_from_a_run_to_a_page(trained, tmp_path):
-    """The two commands in a row; the data set is found from the run's own record."""
+    """Both commands, one after the other; the name of the data set is read from the run."""
     folder = tmp_path / "x"
     shutil.copytree(trained, folder)
     done = run("evaluate", folder, "--draws", "0", "--device", "cpu")

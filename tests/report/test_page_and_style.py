@@ -1,4 +1,4 @@
-"""Pages and the look of figures: everything is escaped, self-contained, and the same on every call."""
+"""Pages and the appearance of figures: escaped, self-contained and deterministic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def line_figure() -> Callable[..., Any]:
 
 
 def test_a_figure_is_the_same_every_time_and_has_two_themes(tmp_path: Path) -> None:
-    """The same drawing gives the same bytes (no date, no random ids); dark is not light; matplotlib's settings come back."""
+    """The same drawing gives the same bytes; dark and light drawings differ; matplotlib's settings are restored."""
     import matplotlib
 
     before = matplotlib.rcParams["figure.facecolor"]
@@ -39,7 +39,7 @@ def test_a_figure_is_the_same_every_time_and_has_two_themes(tmp_path: Path) -> N
 
 
 def test_a_page_escapes_what_it_shows(tmp_path: Path) -> None:
-    """Texts are plain: markup in them is shown, not obeyed; words between backticks are code."""
+    """Markup in texts is shown, not interpreted; words between backticks are code."""
     page = Page("a < b", "lead & more")
     page.heading("<script>")
     page.paragraph('say `x < y` and "quotes"')

@@ -1,4 +1,4 @@
-"""Published values from a TOML file, and the answers where there is nothing."""
+"""Published values from a TOML file, and look-ups of values that it does not contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and averages over seeds, from rows made by hand."""
+"""Tables and averages over seeds, from hand-written rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_numbers_over_seeds_have_mean_and_population_deviation(rows):
 
 
 def test_curves_over_seeds_leave_out_what_is_unknown():
-    """A point that one seed lacks is the mean of the others; one that all lack stays unknown."""
+    """A point that one seed lacks is the mean of the others; a point that all seeds lack is NaN."""
     x = {"x": [0.0, 0.5, 1.0]}
     made = Rows(
         [row("c", (1.0, 0.5, math.nan), 0, extra=x), row("c", (0.0, math.nan, math.nan), 1, extra=x)]
@@ -70,7 +70,7 @@ def test_numbers_along_a_setting_are_sorted():
 
 
 def test_a_histogram_is_merged_into_shares_per_seed():
-    """Four bins of 0.05 into two of 0.1; shares add up to one, and the deviation is that of the merged shares."""
+    """Four bins of 0.05 become two of 0.1; shares sum to one, and the deviation is that of the merged shares."""
     x = {"x": [0.0, 0.05, 0.1, 0.15]}
     made = Rows([row("h", (4.0, 0.0, 0.0, 4.0), 0, "ood", extra=x), row("h", (0.0, 0.0, 6.0, 2.0), 1, "ood", extra=x)])
     band = made.histogram(LT, "ood", "h", "cifar10", width=0.1)
@@ -79,21 +79,21 @@ def test_a_histogram_is_merged_into_shares_per_seed():
     assert band.std == pytest.approx([0.25, 0.25])
 
 
-def test_spreads_over_draws_are_kept_apart(rows):
+def test_spreads_over_draws_are_kept_separate(rows):
     spread = row("error", 0.01, setting={"statistic": "std over draws"}, extra={"mean": 0.1, "values": [0.09, 0.11]})
     both = Rows([*rows.all, spread])
     assert both.number(LT, "clean", "error", "cifar10") == rows.number(LT, "clean", "error", "cifar10")
     assert tables.draws_table(both).rows[0][2] == "0.1000 ± 0.0100"
 
 
-def test_the_generalisation_table_has_the_papers_values_beside_ours(rows):
+def test_the_generalisation_table_has_the_papers_values_next_to_ours(rows):
     table = tables.generalisation_table(rows, PAPER)
     by_model = {line[1]: line for line in table.rows}
     assert by_model["LT-NODE"][2:] == ("0.21 M", "0.209 M", "0.111 ± 0.002", "0.1300 ± 0.0294", "3", "14")
     assert by_model["NODE"][2:] == ("0.21 M", "–", "0.111 ± 0.002", "–", "–", "–")
 
 
-def test_the_ood_tables_have_the_papers_values_beside_ours(rows):
+def test_the_ood_tables_have_the_papers_values_next_to_ours(rows):
     (line,) = tables.ood_table(rows, PAPER).rows
     assert line[:4] == ("CIFAR10 → SVHN", "LT-NODE", "83.553 ± 2.040", "93.00 ± 2.94")
     (line,) = tables.entropy_table(rows, PAPER).rows
@@ -113,7 +113,7 @@ def test_without_published_values_there_is_no_column_of_the_paper(rows):
     assert any("paper" in name for name in tables.ood_table(rows, PAPER).header)
 
 
-def test_cost_stands_beside_quality(rows):
+def test_the_quality_table_includes_the_cost(rows):
     table = tables.quality_table(rows)
     line = dict(zip(table.header, table.rows[0], strict=True))
     assert (line["Evaluations"], line["s / 1000"], line["Memory"]) == ("14", "0.25", "–")
