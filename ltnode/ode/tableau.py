@@ -155,17 +155,17 @@ def _dormand_prince(name: str, last_slope: int) -> ButcherTableau:
 
 # J. R. Dormand and P. J. Prince, A family of embedded Runge-Kutta formulae, J. Comp. Appl. Math. 6 (1980).
 DOPRI5 = _dormand_prince("dopri5", last_slope=6)
-# The dense output of the paper's published code takes the second stage for the slope at the end of the step. Its local
-# error is O(h^2); it is here to compare with that code, and the order test must fail on it.
+# The paper's published code uses the second stage as end slope of the dense output, whose local error is then O(h^2). This
+# variant exists for comparisons with that code, and the order test checks that it detects the error.
 DOPRI5_ACA = _dormand_prince("dopri5_aca", last_slope=1)
 
 
 def _tsit5_dense() -> tuple[Row, ...]:
-    """The method's own interpolant, expanded from its factored form into powers of theta."""
+    """The published interpolant of Tsit5, expanded from its factored form into powers of theta."""
 
     def expand(*factors: Sequence[float]) -> Row:
         product = np.array([1.0])
-        for factor in factors:  # each factor lists its coefficients from the highest power down
+        for factor in factors:  # coefficients in descending powers
             product = np.polymul(product, factor)
         ascending = product[::-1][1:]  # no constant term
         return tuple(float(x) for x in np.pad(ascending, (0, 4 - len(ascending))))
