@@ -151,8 +151,8 @@ _DP_MID = (
 
 # J. R. Dormand and P. J. Prince, A family of embedded Runge-Kutta formulae, J. Comp. Appl. Math. 6 (1980).
 DOPRI5 = _from_fractions("dopri5", 5, _DP_A, _quartic_dense(_DP_B, _DP_MID, last=6), _DP_B4)
-# The dense output of the paper's published code takes the second stage for the slope at the end of the step. Its local
-# error is O(h^2); it is here to compare with that code, and the order test must fail on it.
+# The paper's published code uses the second stage as end slope of the dense output, whose local error is then O(h^2). This
+# variant exists for comparisons with that code, and the order test checks that it detects the error.
 DOPRI5_ACA = _from_fractions("dopri5_aca", 5, _DP_A, _quartic_dense(_DP_B, _DP_MID, last=1), _DP_B4)
 
 
