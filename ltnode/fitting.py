@@ -21,7 +21,7 @@ from ltnode.models import Model
 from ltnode.trained import OperatingPoint, TrainedModel, calibration_examples, choose_operating_point
 from ltnode.training import Run, RunStatus, TrainConfig
 from ltnode.training.batches import as_dataset
-from ltnode.training.engine import OnLog
+from ltnode.training.loop import OnLog
 
 _LOG = logging.getLogger("ltnode")
 
