@@ -92,7 +92,8 @@ class LossParts:
 
     def detached(self) -> LossParts:
         """Return the parts without their graph, which must not be copied, pickled or kept alive with a model."""
-        return replace(self, **{name: part.detach() for name, part in self.logged().items()})
+        loss, expected, kl = (part.detach() for part in self.logged().values())
+        return replace(self, loss=loss, expected_log_likelihood=expected, kl=kl)
 
 
 def negative_elbo(
