@@ -24,7 +24,7 @@ PAGE_WIDTH = 9.6
 """Width in inches of a figure that fills a page, so that the text of all figures has the same size."""
 
 Log = Sequence[Mapping[str, Any]]
-"""Lines of the training log of one run."""
+"""Lines of the training log of one run that contain quantiles of q(T)."""
 
 
 def figure_2_synthetic(theme: Theme, models: Mapping[Variant, Model], data: Dataset) -> Figure:
@@ -48,17 +48,12 @@ def figure_2_synthetic(theme: Theme, models: Mapping[Variant, Model], data: Data
     return prediction_figure(theme, curves, (data.train.x[:, 0].float(), data.train.y.float()))
 
 
-def has_posterior(log: Log) -> bool:
-    """Whether a training log contains quantiles of q(T)."""
-    return any("q50" in line.get("learnt", {}) for line in log)
-
-
 def figure_posterior_over_training(theme: Theme, logs: Mapping[Variant, Sequence[Log]]) -> Figure:
     """q(T) during training: median, and the range from 5 to 95 %, against the training step.
 
     Args:
         theme: Colours.
-        logs: Training logs that contain q(T), one per seed of each variant.
+        logs: Training logs, one per seed of each variant.
     """
     rows = -(-len(logs) // 3)
     figure = new_figure(PAGE_WIDTH, 2.8 * rows)
@@ -73,9 +68,8 @@ def figure_posterior_over_training(theme: Theme, logs: Mapping[Variant, Sequence
 def _training_panel(axes: Axes, theme: Theme, variant: Variant, logs: Sequence[Log]) -> None:
     colour = theme.of_model(variant.model)
     for order, log in enumerate(logs):
-        known = [line for line in log if "q50" in line.get("learnt", {})]
-        steps = [line["step"] for line in known]
-        low, middle, high = ([line["learnt"][key] for line in known] for key in ("q05", "q50", "q95"))
+        steps = [line["step"] for line in log]
+        low, middle, high = ([line["learnt"][key] for line in log] for key in ("q05", "q50", "q95"))
         band, median = ("5 to 95 %", "median") if order == 0 else (None, None)
         axes.fill_between(steps, low, high, color=colour, alpha=0.14, lw=0, label=band)
         axes.plot(steps, middle, color=colour, lw=1.2, marker="." if len(steps) == 1 else None, label=median)

@@ -169,9 +169,8 @@ def _sources(writer: ReportWriter, runs: Sequence[ReportedRun], left_out: Mappin
             )
         )
     header = ("Data, model", "Version", "Commit", "Prediction", "Device", "Seconds")
-    note = "A star marks a commit with uncommitted changes."
     writer.heading("Where the numbers come from")
-    writer.table(Table("", "", header, tuple(lines), words=(0, 1, 2, 3, 4), note=note))
+    writer.table(Table("", "", header, tuple(lines), words=(0, 1, 2, 3, 4), note="A star marks uncommitted changes."))
     for name, reason in left_out.items():
         writer.page.note(f"Figures that need inputs of {data_title(name)} are left out: {reason}", good=False)
 

@@ -62,7 +62,8 @@ def mechanism(writer: ReportWriter, runs: Sequence[ReportedRun], rows: Rows, inp
             first.setdefault((run.data, run.variant), run)
     drawn = 0
     for run in first.values():
-        drawn += drawn < _SCHEMATICS and _schematic(writer, run, inputs)
+        if drawn < _SCHEMATICS and _schematic(writer, run, inputs):
+            drawn += 1
     name = next((data for data in rows.data_sets("regression") if data in ("gap", "synthetic")), "")
     data, models = (inputs.get(name), _models(runs, name)) if name else (None, {})
     if data is not None and models:
@@ -123,9 +124,9 @@ def _densities(writer: ReportWriter, runs: Sequence[ReportedRun], data: str, inp
 def _during_training(writer: ReportWriter, runs: Sequence[ReportedRun], data: str) -> None:
     logs: dict[Variant, list[figures_models.Log]] = {}
     for run in runs:
-        is_latent = run.variant.model.startswith(_LATENT)
-        if run.data == data and is_latent and figures_models.has_posterior(run.history):
-            logs.setdefault(run.variant, []).append(run.history)
+        log = [line for line in run.history if "q50" in line.get("learnt", {})]
+        if run.data == data and run.variant.model.startswith(_LATENT) and log:
+            logs.setdefault(run.variant, []).append(log)
     if logs:
         writer.figure(
             *("posterior-over-training", data),
