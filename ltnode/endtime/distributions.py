@@ -58,9 +58,9 @@ class TimeDistribution(ABC):
     def _quantile(self, u: Tensor) -> Tensor:
         """Inverse of the cdf in float64 for u of shape (n, *batch)."""
 
+    @abstractmethod
     def kl(self) -> Float[Tensor, "*batch"]:
         """KL(q || prior) in nats, never negative; zero if nothing is learnt."""
-        return torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
 
     def cdf(self, t: Float[Tensor, "n *batch"]) -> Float[Tensor, "n *batch"]:
         """P(T <= t)."""
@@ -123,6 +123,10 @@ class PointDistribution(TimeDistribution):
     def _quantile(self, u: Tensor) -> Tensor:
         return self.t.double().expand_as(u)
 
+    def kl(self) -> Float[Tensor, ""]:
+        """Zero, because nothing is learnt."""
+        return torch.zeros_like(self.t)
+
 
 class UniformDistribution(TimeDistribution):
     """The uniform distribution on (low, high)."""
@@ -148,6 +152,10 @@ class UniformDistribution(TimeDistribution):
 
     def _quantile(self, u: Tensor) -> Tensor:
         return self.low + (self.high - self.low) * u
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Zero, because nothing is learnt."""
+        return torch.zeros((), dtype=self.dtype, device=self.device)
 
 
 class _LogTimeDistribution(TimeDistribution):
