@@ -67,7 +67,7 @@ def _decide(statement: Statement, numbers: Numbers) -> tuple[Outcome | Answer, s
             return _overall(numbers), ""
     known = {name: number for name, number in numbers.items() if number is not None}
     if len(known) < len(numbers):
-        return Outcome.MISSING, _missing(name for name in numbers if name not in known)
+        return Outcome.MISSING, _missing(name for name in numbers if name not in known) if known else ""
     return _plain(_holds(statement, known)), ""
 
 
