@@ -221,7 +221,7 @@ def _too_large(number: str, max_pixels: int) -> str:
 
 
 def _check_webp_size(data: bytes, max_pixels: int) -> None:
-    """Read the size of a WebP file from its first chunk, since Pillow allocates the whole canvas before it tells the size."""
+    """Read the size of a WebP file from its first chunk, since Pillow allocates the whole canvas before it reports it."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
         return
     match data[12:16]:

@@ -332,7 +332,7 @@ class TrainedModel:
 
 
 def data_record(data: Dataset | str | None) -> dict[str, Any]:
-    """What a run on a data set records about it; image files are not read.
+    """The record that a run on a data set would contain; image files are not read.
 
     Raises:
         InputError: No data set has this name.

@@ -91,12 +91,12 @@ def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], 
     bad = 0
     for path in inputs:
         try:
-            found = find_files(path)
+            input_files = find_files(path)
         except LTNodeError as error:
             console.error(str(error))
             bad += 1
             continue
-        for file in found:
+        for file in input_files:
             try:
                 batches.append(read_input(file, shape))
             except InputError as error:
@@ -226,7 +226,7 @@ def _explain(trained: TrainedModel) -> None:
 
 
 def _less_than(point: OperatingPoint) -> str:
-    """The threshold in words: entropy and mutual information grow with the uncertainty, while their scores decrease."""
+    """The threshold as a text: entropy and mutual information grow with the uncertainty, while their scores decrease."""
     name = point.ood_score
     return f"below {point.ood_threshold:.3g}" if name == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
 
