@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -33,6 +33,7 @@ from ltnode.typing import Float, Tensor
 _LARGEST_BATCH = 4096
 _SHARE_OF_MEMORY = 0.25
 """Share of a GPU's free memory that a batch may take."""
+Result = TypeVar("Result")
 _COLUMNS = ("probs", "log_probs", "entropy", "aleatoric", "epistemic")
 
 
@@ -186,13 +187,11 @@ class Predictor:
                     self._warm = True
                     if self.device.type == "cuda":
                         self._several(group, draw)
-                with _measured(self.device) as measured:
-                    parts += self._several(group, draw)
+                predictions, took, used = _measured(partial(self._several, group, draw), self.device)
+                parts += predictions
                 count = sum(len(x) for x, _ in group)
                 self.on_predicted(count)
-                examples += count
-                seconds += measured.seconds
-                peak = max(peak, measured.peak_memory_bytes)
+                examples, seconds, peak = examples + count, seconds + took, max(peak, used)
         if not parts:
             raise InputError("there is nothing to predict: the set of examples is empty")
         work = [p.stats.n_evaluations for p in parts if p.stats is not None]
@@ -233,29 +232,20 @@ def _fitting_examples(predict: Callable[[], object], examples: int, device: torc
         return 0
     free, _ = torch.cuda.mem_get_info(device)
     before = torch.cuda.memory_allocated(device)
-    with product_precision("fp32"), _measured(device) as measured:
-        predict()
-    taken = max(1, measured.peak_memory_bytes - before)
-    return int(_SHARE_OF_MEMORY * free * examples / taken)
+    with product_precision("fp32"):
+        _, _, peak = _measured(predict, device)
+    return int(_SHARE_OF_MEMORY * free * examples / max(1, peak - before))
 
 
-@dataclass
-class _Measured:
-    seconds: float = 0.0
-    peak_memory_bytes: int = 0
-
-
-@contextmanager
-def _measured(device: torch.device) -> Iterator[_Measured]:
-    """Measure the time and, on CUDA, the peak memory of the block."""
-    result = _Measured()
+def _measured(work: Callable[[], Result], device: torch.device) -> tuple[Result, float, int]:
+    """The result of some work, the seconds that it took and, on CUDA, its peak memory in bytes."""
     on_cuda = device.type == "cuda"
     if on_cuda:
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
     began = time.perf_counter()
-    yield result
+    result = work()
     if on_cuda:
         torch.cuda.synchronize(device)
-        result.peak_memory_bytes = torch.cuda.max_memory_allocated(device)
-    result.seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    return result, seconds, torch.cuda.max_memory_allocated(device) if on_cuda else 0

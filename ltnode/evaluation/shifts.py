@@ -55,7 +55,7 @@ def rotate(images: Num[Tensor, "N C H W"], degrees: int | float) -> Num[Tensor, 
 
 
 class _SourceGrid(NamedTuple):
-    """Where each of the P = H W output pixels comes from; every field has shape (P,) or (P, 1)."""
+    """Source positions and weights of the P = H W output pixels; every field has shape (P,) or (P, 1)."""
 
     top_left: Tensor
     top_right: Tensor

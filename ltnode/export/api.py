@@ -115,7 +115,7 @@ def export_model(
     if normalise is not None and len(normalise.mean) != shape[0]:
         raise InputError(f"normalise has {len(normalise.mean)} entries, but inputs of shape {shape} need {shape[0]}")
     raw = drawn_inputs(shape, normalise, input_type, seed) if inputs is None else checked_inputs(inputs, shape, input_type)
-    deployed = DeployedModel.of(model, samples, grid, raw, normalise, input_type)
+    deployed = DeployedModel(model, samples, grid, raw, normalise, input_type)
     metadata = description(model, deployed, grid, shape, normalise, class_names, operating_point)
     traced = torch_format.traced_program(deployed, raw[:_EXAMPLES])
     if format == "onnx":

@@ -17,7 +17,6 @@ from ltnode.errors import InputError
 from ltnode.export.adaptive import Limits, adaptive_states
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.ensemble import Ensemble
-from ltnode.objective import Gaussian, MeanSquare
 from ltnode.ode.prediction_grid import extend_edges
 from ltnode.ode.replay import replay
 from ltnode.ode.tableau import get_tableau
@@ -179,35 +178,34 @@ class DeployedModel(nn.Module):
     noise_std (B,), member_means (S, B). Both: times (S,) or (S, B), error_ratio (B,).
 
     Args:
-        prepare: Conversion of raw inputs to network inputs.
-        branches: The networks; more than one for an ensemble.
+        model: The model; an ensemble has one branch per network.
+        samples: Number of end-times per network.
+        grid: ``"stored"``, ``"adaptive"``, or a number of equal steps.
+        raw: Raw inputs whose end-times the steps must reach.
+        normalise: Normalisation inside the file; None if it takes network inputs.
+        input_type: Type of the raw inputs.
     """
 
     noise: Tensor | None
 
-    def __init__(self, prepare: Preparation, branches: Sequence[Branch]) -> None:
-        super().__init__()
-        self.prepare = prepare
-        self.branches = nn.ModuleList(branches)
-        self.task = branches[0].network.task
-        noises = [n for n in (_noise(branch.network) for branch in branches) if n is not None]
-        self.register_buffer("noise", torch.stack(noises).square().mean().sqrt() if noises else None)
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: Model,
         samples: int,
         grid: Grid,
         raw: Num[Tensor, "B *shape"],
         normalise: Normalisation | None,
         input_type: InputType,
-    ) -> DeployedModel:
-        """Plan the export of a model; the arguments are those of `export_model`, and ``raw`` are inputs to verify with."""
-        prepare = Preparation(normalise, input_type, raw.ndim)
+    ) -> None:
+        super().__init__()
+        self.task = model.task
+        self.prepare = Preparation(normalise, input_type, raw.ndim)
+        x = self.prepare(raw)
         networks = exportable_networks(model)
-        branches = [Branch(network, make_plan(network, samples, grid, prepare(raw))) for network in networks]
-        return cls(prepare, branches).eval().requires_grad_(False)
+        self.branches = nn.ModuleList(Branch(network, make_plan(network, samples, grid, x)) for network in networks)
+        members = sum(plan.samples for _, plan in self.plans())
+        self.register_buffer("noise", model.predict(x[:1], members).noise if self.task == "regression" else None)
+        self.eval().requires_grad_(False)
 
     def plans(self) -> list[tuple[LatentTimeODE, Plan]]:
         """The networks and their plans."""
@@ -234,8 +232,3 @@ def named_outputs(prediction: Prediction) -> dict[str, Tensor]:
     if "noise_std" in outputs:
         outputs["noise_std"] = outputs["noise_std"].expand(prediction.outputs.shape[1])
     return outputs
-
-
-def _noise(network: LatentTimeODE) -> Tensor | None:
-    likelihood = network.likelihood
-    return likelihood.noise_std.detach().clone() if isinstance(likelihood, Gaussian | MeanSquare) else None

@@ -1,8 +1,8 @@
 """A trained model in use: it opens a run folder, predicts raw images and vectors, and flags predictions not to be trusted.
 
-Read in this order: ``model`` (the trained model), ``data_facts`` (what it knows about its training data), ``rows`` (the
-prediction of one input), ``operating_point`` (when a prediction is flagged), ``calibration`` (how that point is chosen),
-``pixels`` (the rules for pixel values), ``images`` (decoding of untrusted files), ``inputs`` (batches from files and arrays).
+Read in this order: ``model`` (the trained model), ``rows`` (the prediction of one input), ``operating_point`` (when a prediction
+is flagged), ``calibration`` (how that point is chosen), ``pixels`` (rules for pixel values), ``images`` (decoding of untrusted
+files), ``inputs`` (batches from files and arrays).
 """
 
 from ltnode.trained.calibration import calibration_examples, choose_operating_point

@@ -138,26 +138,18 @@ def _converted(picture: Any, shape: tuple[int, ...], max_pixels: int) -> Decoded
 
 def _upright(picture: Any, notes: list[str]) -> Any:
     """Rotate or flip the picture as its EXIF orientation says."""
-    from PIL import Image
+    from PIL import ImageOps
 
-    transposes = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_270,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_90,
-    }
     try:
-        transpose = transposes.get(orientation := picture.getexif().get(_ORIENTATION, 1))
+        orientation = picture.getexif().get(_ORIENTATION, 1)
+        if orientation not in range(2, 9):
+            return picture
+        picture = ImageOps.exif_transpose(picture)
     except Exception:  # damaged EXIF data are no reason to refuse the picture
         notes.append("EXIF data cannot be read")
         return picture
-    if transpose is None:
-        return picture
     notes.append(f"rotated upright (EXIF orientation {orientation})")
-    return picture.transpose(transpose)
+    return picture
 
 
 def _eight_bits(picture: Any, deep: bool, notes: list[str]) -> Any:
@@ -229,7 +221,7 @@ def _too_large(number: str, max_pixels: int) -> str:
 
 
 def _check_webp_size(data: bytes, max_pixels: int) -> None:
-    """Read the size of a WebP file from its first chunk, since Pillow allocates the whole canvas before it tells the size."""
+    """Read the size of a WebP file from its first chunk, since Pillow allocates the whole canvas before it reports it."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
         return
     match data[12:16]:

@@ -117,17 +117,17 @@ def batch_of_array(array: NDArray[Any], shape: tuple[int, ...]) -> Num[Tensor, "
     """
     if array.dtype.kind not in "iuf":
         raise InputError(f"the array must hold real numbers, not {array.dtype}")
-    given = array.shape
+    original = array.shape
     if array.size == 0:
-        raise InputError(f"the array of shape {given} is empty")
-    if shape[0] == 1 and given in (shape[1:], (*given[:1], *shape[1:])):
+        raise InputError(f"the array of shape {original} is empty")
+    if shape[0] == 1 and original in (shape[1:], (*original[:1], *shape[1:])):
         array = array.reshape(-1, *shape)
-    elif given == shape:
+    elif original == shape:
         array = array[None]
     if array.shape[1:] != shape:
         sizes = ", ".join(str(n) for n in shape)
         comma = "," if len(shape) == 1 else ""
-        raise InputError(f"the array must have shape ({sizes}{comma}) or (B, {sizes}), not {given}")
+        raise InputError(f"the array must have shape ({sizes}{comma}) or (B, {sizes}), not {original}")
     if not np.isfinite(array).all():
         raise InputError(f"NaN or inf in {int((~np.isfinite(array)).sum())} of {array.size} places; remove or impute them")
     return torch.from_numpy(array.astype(np.float64)) if len(shape) == 1 else pixel_tensor(array)

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from ltnode.data import Dataset, Normalisation, Split
+from ltnode.data import SPECS, Dataset, Normalisation, Split
 from ltnode.data import load as load_data
 from ltnode.data import names as data_names
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.contract import Draw, Task
-from ltnode.trained.data_facts import DataFacts
 from ltnode.trained.inputs import batch_of_array
 from ltnode.trained.operating_point import OperatingPoint
 from ltnode.trained.pixels import check_pixels
@@ -94,7 +93,7 @@ class TrainedModel:
                 path,
             )
         try:
-            return cls._assembled(path.resolve().name, path, model, record, config.get("train"), data)
+            return cls._assembled(path, model, record, config.get("train"), data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if record is None:
                 raise
@@ -127,15 +126,13 @@ class TrainedModel:
             model.to(choose_device(device))
         if isinstance(run, TrainedModel):
             return run
-        path = None if isinstance(run, Model) else run.path
-        record = None if isinstance(run, Model) else run.results.get("provenance", {}).get("data")
-        train = None if isinstance(run, Model) else run.config.to_json()
-        return cls._assembled(None if path is None else path.resolve().name, path, model, record, train, data)
+        if isinstance(run, Model):
+            return cls._assembled(None, model, None, None, data)
+        return cls._assembled(run.path, model, run.results.get("provenance", {}).get("data"), run.config.to_json(), data)
 
     @classmethod
     def _assembled(
         cls,
-        name: str | None,
         path: Path | None,
         model: Model,
         record: Mapping[str, Any] | None,
@@ -143,24 +140,25 @@ class TrainedModel:
         data: Dataset | str | None,
     ) -> TrainedModel:
         """Combine a model with the record of its training data, or with the facts about ``data`` where there is no record."""
-        facts = DataFacts.known(data) if record is None else DataFacts.recorded(record)
+        record = data_record(data) if record is None else record
         spec = model.spec or {}
-        built_for = spec.get("input") or {"shape": facts.shape, "n_classes": facts.n_classes}
+        built_for = spec.get("input") or {"shape": record.get("input_shape"), "n_classes": record.get("n_classes")}
         if built_for["shape"] is None:
             raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
-        shape = tuple(int(n) for n in built_for["shape"])
-        if facts.normalise is not None and len(facts.normalise.mean) != shape[0]:
-            raise InputError(f"the normalisation has {len(facts.normalise.mean)} channels, but the inputs have shape {shape}")
+        shape, constants = tuple(int(n) for n in built_for["shape"]), record.get("normalise")
+        normalise = None if constants is None else Normalisation(tuple(constants["mean"]), tuple(constants["std"]))
+        if normalise is not None and len(normalise.mean) != shape[0]:
+            raise InputError(f"the normalisation has {len(normalise.mean)} channels, but the inputs have shape {shape}")
         trained = cls(
-            name=name or spec.get("model") or type(model).__name__,
+            name=path.resolve().name if path else spec.get("model") or type(model).__name__,
             path=path,
             model=model,
             shape=shape,
             task=model.task,
-            class_names=facts.names_of(built_for["n_classes"]),
-            normalise=facts.normalise,
+            class_names=_class_names(record, built_for["n_classes"] or 0),
+            normalise=normalise,
             operating_point=None,
-            data=facts.name,
+            data=record.get("name"),
             train=train,
         )
         return trained if path is None else trained.with_operating_point(OperatingPoint.read(path))
@@ -331,3 +329,36 @@ class TrainedModel:
         levels = torch.tensor(END_TIME_LEVELS, dtype=torch.float64, device=x.device)
         times = end_time(x if end_time.amortized else None).quantile(levels).double().cpu()
         return times if times.ndim == 2 else times[:, None].expand(-1, x.shape[0])
+
+
+def data_record(data: Dataset | str | None) -> dict[str, Any]:
+    """The record that a run on a data set would contain; image files are not read.
+
+    Raises:
+        InputError: No data set has this name.
+    """
+    if data is None:
+        return {}
+    if isinstance(data, str) and data in SPECS:
+        known: Any = SPECS[data]
+        shape, n_classes = known.shape, len(known.class_names)
+    else:
+        known = load_data(data) if isinstance(data, str) else data
+        shape, n_classes = known.input_shape, known.n_classes
+    constants = known.normalise
+    return {
+        "name": known.name,
+        "input_shape": shape,
+        "n_classes": n_classes,
+        "class_names": known.class_names,
+        "normalise": None if constants is None else {"mean": constants.mean, "std": constants.std},
+    }
+
+
+def _class_names(record: Mapping[str, Any], n_classes: int) -> tuple[str, ...]:
+    names = record.get("class_names")
+    if names is None and record.get("name") in SPECS:
+        names = SPECS[record["name"]].class_names
+    # A model may have been built for more classes than its data set has; classes without a name are called by their number.
+    known = tuple(str(name) for name in names or ())[:n_classes]
+    return known + tuple(str(label) for label in range(len(known), n_classes))

@@ -137,17 +137,7 @@ def operating_point(
     samples: int = 10,
     weights: str | None = None,
 ) -> OperatingPoint:
-    """Choose the operating point for the predictions of some examples.
-
-    Args:
-        prediction: Prediction of the examples.
-        labels: True classes of the examples.
-        data: Description of the examples.
-        coverage: Share of the examples to answer.
-        ood_score: Name of the score, one of `SCORES`.
-        ood_keeps: Share of the examples to accept as in-distribution.
-        samples: Number of end-times per prediction.
-        weights: Digest of the model's weights.
+    """The operating point for the prediction of some examples with known labels; see `OperatingPoint` for the other arguments.
 
     Raises:
         InputError: A share is not in (0, 1], the score is unknown, or the probabilities are invalid.

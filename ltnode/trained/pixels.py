@@ -1,8 +1,4 @@
-"""The rules for pixel values, shared by arrays in memory, input files and requests to the server.
-
-A pixel is an integer in 0..255 or a float in [0, 1]. The dtype of a tensor or an array says which of the two applies. Plain
-numbers, such as those of a JSON request, have no dtype, so their values decide.
-"""
+"""The rules for pixel values: integers in 0..255 or floats in [0, 1], as the dtype of a tensor or an array says."""
 
 from __future__ import annotations
 
@@ -48,29 +44,6 @@ def pixel_tensor(array: NDArray[Any]) -> Num[Tensor, "*shape"]:
     if array.min() < 0 or array.max() > 255:
         raise InputError(f"integer pixels must lie in 0..255, not in {array.min()}..{array.max()}")
     return torch.from_numpy(array.astype(np.uint8))
-
-
-def unit_pixels(numbers: NDArray[np.floating[Any]]) -> tuple[NDArray[np.floating[Any]], bool]:
-    """Scale pixels without a dtype to [0, 1]: numbers in [0, 1] are unchanged, whole numbers up to 255 are divided by 255.
-
-    Args:
-        numbers: The finite values of one image.
-
-    Returns:
-        The scaled values, and whether they were read as 0..255.
-
-    Raises:
-        InputError: The values are neither.
-    """
-    low, high = float(numbers.min()), float(numbers.max())
-    if low >= 0 and high <= 1:
-        return numbers, False
-    if low < 0 or high > 255 or not (numbers == np.floor(numbers)).all():
-        fractions = "" if low < 0 or high > 255 else ", some of which are not whole"
-        raise InputError(
-            f"pixels must be whole numbers in 0..255 or numbers in [0, 1], not numbers from {low:.6g} to {high:.6g}{fractions}"
-        )
-    return numbers.astype(np.float32) / np.float32(255), True
 
 
 def pixel_bounds(normalise: Normalisation | None) -> tuple[list[float], list[float]]:

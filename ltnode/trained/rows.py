@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +17,8 @@ END_TIME_LEVELS = (0.05, 0.5, 0.95)
 INTERVAL = 0.9
 """Coverage of a regression interval."""
 
-_REGRESSION_ONLY = ("mean", "std", "noise_std", "interval")
-_CLASSIFICATION_ONLY = (
-    "label", "name", "probability", "probs", "entropy", "aleatoric", "epistemic", "abstain", "ood", "ood_score",
-)  # fmt: skip
+_COMMON = ("task", "end_time")
+_REGRESSION = ("mean", "std", "noise_std", "interval")
 
 
 @dataclass(frozen=True)
@@ -66,8 +63,9 @@ class PredictionRow:
 
     def to_json(self) -> dict[str, Any]:
         """The values of the row's task as JSON types; tuples become lists."""
-        omitted = _REGRESSION_ONLY if self.task == "classification" else _CLASSIFICATION_ONLY
-        values = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name not in omitted}
+        regression = self.task == "regression"
+        names = (name for name in self.__dataclass_fields__ if name in _COMMON or (name in _REGRESSION) == regression)
+        values = {name: getattr(self, name) for name in names}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 
 

@@ -277,10 +277,10 @@ def test_jointly_solved_batches_have_the_predictions_that_they_have_alone(name, 
     monkeypatch.setattr(predict, "predict_batches", recording)
     together._solves_jointly = True
     raw = data.test.x.repeat(2, 1, 1, 1)[:92]
-    got, wanted = (predictor.classify(raw, 3, fresh=True) for predictor in (together, alone))
-    assert calls == [4] and len(got) == len(wanted) == 92
-    assert torch.allclose(got.log_probs, wanted.log_probs, atol=1e-3)
-    assert got.cost.evaluations == wanted.cost.evaluations
+    got, expected = (predictor.classify(raw, 3, fresh=True) for predictor in (together, alone))
+    assert calls == [4] and len(got) == len(expected) == 92
+    assert torch.allclose(got.log_probs, expected.log_probs, atol=1e-3)
+    assert got.cost.evaluations == expected.cost.evaluations
 
 
 @pytest.mark.gpu
@@ -291,10 +291,10 @@ def test_jointly_solved_batches_on_cuda_have_the_predictions_that_they_have_alon
     options = EvaluationOptions(steps="adaptive", draw="random", batch_size=16).resolved("paper")
     together, alone = (predict.Predictor(model, data.prepare, options) for _ in range(2))
     alone._solves_jointly = False
-    got, wanted = (predictor.classify(data.test.x, 3) for predictor in (together, alone))
+    got, expected = (predictor.classify(data.test.x, 3) for predictor in (together, alone))
     assert together._solves_jointly and (together._joint_batches or 0) > 1
-    assert torch.allclose(got.log_probs, wanted.log_probs, atol=2e-3)
-    assert got.cost.evaluations == wanted.cost.evaluations
+    assert torch.allclose(got.log_probs, expected.log_probs, atol=2e-3)
+    assert got.cost.evaluations == expected.cost.evaluations
 
 
 @pytest.mark.gpu

@@ -67,17 +67,17 @@ def test_an_interrupted_evaluation_goes_on_where_it_stopped(run, data, tmp_path,
     """The second protocol is interrupted; the next call does not repeat the first one, and returns the rows of a single call."""
     out = tmp_path / "results" / "evaluation.json"
     broken = dataclasses.replace(PROTOCOLS["rotation"], run=lambda context: (_ for _ in ()).throw(KeyboardInterrupt))
-    wanted = ["clean", "rotation", "fgsm"]
+    protocols = ["clean", "rotation", "fgsm"]
     with monkeypatch.context() as patch:
         patch.setitem(protocol_table.PROTOCOLS, "rotation", broken)
         with pytest.raises(KeyboardInterrupt):
-            evaluate(run, data, wanted, out=out, **OPTIONS)
+            evaluate(run, data, protocols, out=out, **OPTIONS)
     assert {row.protocol for row in read_rows(out)} == {"clean"}
     again = dataclasses.replace(PROTOCOLS["clean"], run=lambda context: pytest.fail("clean was done twice"))
     with monkeypatch.context() as patch:
         patch.setitem(protocol_table.PROTOCOLS, "clean", again)
-        rows = evaluate(run, data, wanted, out=out, **OPTIONS)
-    assert content(rows) == content(evaluate(run, data, wanted, **OPTIONS)) == content(read_rows(out))
+        rows = evaluate(run, data, protocols, out=out, **OPTIONS)
+    assert content(rows) == content(evaluate(run, data, protocols, **OPTIONS)) == content(read_rows(out))
     assert not list(out.parent.glob(".tmp-*"))
 
 

@@ -84,12 +84,12 @@ def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], 
     bad = 0
     for path in inputs:
         try:
-            found = find_files(path)
+            input_files = find_files(path)
         except LTNodeError as error:
             console.error(str(error))
             bad += 1
             continue
-        for file in found:
+        for file in input_files:
             try:
                 batches.append(read_input(file, shape))
             except InputError as error:

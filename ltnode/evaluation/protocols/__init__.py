@@ -47,37 +47,19 @@ def _draws(context: Context) -> int:
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "clean": Protocol(
-        clean,
-        "the unchanged test set: all metrics, calibration, cost, spread over draws",
-        lambda c: 1 + _draws(c),
-        in_paper=True,
+        clean, "the unchanged test set: all metrics, calibration, cost, spread over draws", lambda c: 1 + _draws(c), in_paper=True
     ),
     "rotation": Protocol(
-        rotation,
-        "test images rotated by 0 to 180 degrees; confidence curves at 45 degrees",
-        lambda c: len(c.options.angles),
-        images=True,
-        in_paper=True,
+        rotation, "test images rotated by 0 to 180 degrees", lambda c: len(c.options.angles), images=True, in_paper=True
     ),
     "ood": Protocol(
-        ood,
-        "detection of another data set, entropies, pooled rejection",
-        lambda c: 2 * (1 + _draws(c)),
-        other_set=True,
-        in_paper=True,
+        ood, "detection of another data set, entropies, rejection", lambda c: 2 * (1 + _draws(c)), other_set=True, in_paper=True
     ),
     "fgsm": Protocol(
-        fgsm,
-        "fast gradient sign attack in normalised and in pixel units",
-        lambda c: 2 * len(c.options.epsilons),
-        images=True,
-        in_paper=True,
+        fgsm, "fast gradient sign attack in two units", lambda c: 2 * len(c.options.epsilons), images=True, in_paper=True
     ),
     "pgd": Protocol(
-        projected_gradient,
-        "projected gradient attack with restarts, in expectation over T",
-        lambda c: len(c.options.pgd_epsilons),
-        images=True,
+        projected_gradient, "projected gradient attack, in expectation over T", lambda c: len(c.options.pgd_epsilons), images=True
     ),
     "corruption": Protocol(
         corruption,
@@ -88,10 +70,6 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "temperature": Protocol(temperature, "temperature scaling on held-out data", lambda c: 1),
     "conformal": Protocol(conformal, "split-conformal prediction sets", lambda c: 1),
     "regression": Protocol(
-        regression,
-        "RMSE, NLL, CRPS, coverage, entropy in an interval",
-        lambda c: 1 + _draws(c),
-        task="regression",
-        in_paper=True,
+        regression, "RMSE, NLL, CRPS, coverage, entropy in an interval", lambda c: 1 + _draws(c), task="regression", in_paper=True
     ),
 }

@@ -117,11 +117,10 @@ class Context:
         n: int,
         cost: Cost | None,
         setting: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
     ) -> ResultRow:
         """A row that is a curve over the abscissae ``x``."""
-        more = {"x": x.double().tolist(), "x_name": x_name, **(extra or {})}
-        return self.row(protocol, metric, tuple(values.double().tolist()), n, cost, setting, more)
+        extra = {"x": x.double().tolist(), "x_name": x_name}
+        return self.row(protocol, metric, tuple(values.double().tolist()), n, cost, setting, extra)
 
     @property
     def spread_seeds(self) -> list[int]:
