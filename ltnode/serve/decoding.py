@@ -14,7 +14,7 @@ from ltnode.serve.limits import Limits
 from ltnode.serve.requests import OneInputRequest, PredictRequest
 from ltnode.serve.samples import Sample, samples
 from ltnode.trained import TrainedModel, decode_image
-from ltnode.trained.pixels import unit_pixels
+from ltnode.trained.pixels import check_pixels
 from ltnode.typing import Float, Tensor
 
 
@@ -62,10 +62,14 @@ def _decode_array(array: NDArray[Any], trained: TrainedModel) -> tuple[Tensor, l
     if shape not in (array.shape, (1, *array.shape)):
         expected, actual = (" x ".join(str(n) for n in size) for size in (shape, array.shape))
         raise InputError(f"expected a nested list of {expected} numbers, not {actual}")
+    raw = torch.from_numpy(array).reshape(shape)
     if not trained.is_image:
-        return torch.from_numpy(array).reshape(shape), []
-    numbers, whole = unit_pixels(array)
-    return torch.from_numpy(numbers).reshape(shape), ["pixels read as 0..255"] if whole else []
+        return raw, []
+    # JSON has only one type of number: an image of integers, some of them above 1, has pixels 0..255.
+    if 1 < float(raw.max()) <= 255 and float(raw.min()) >= 0 and bool((raw == raw.floor()).all()):
+        return raw / 255, ["pixels read as 0..255"]
+    check_pixels(raw[None])
+    return raw, []
 
 
 def _decode_files(files: Sequence[bytes], trained: TrainedModel, limits: Limits) -> RawBatch:

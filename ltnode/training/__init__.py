@@ -5,9 +5,8 @@ Read in this order: ``config`` and ``presets`` (configuration), ``engine`` (`ltn
 ``saving`` (models), ``concurrent`` (several runs at once).
 """
 
-from ltnode.training.concurrent import fit_seeds
 from ltnode.training.config import TrainConfig, train_preset
-from ltnode.training.engine import fit
+from ltnode.training.engine import fit, fit_seeds
 from ltnode.training.run import Run
 from ltnode.training.saving import load, save
 from ltnode.training.status import RunStatus, TrainingError

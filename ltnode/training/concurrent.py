@@ -1,108 +1,26 @@
-"""``ltnode.fit_seeds``: several concurrent runs in one process; `fit_together` for runs that differ in more than their seed.
+"""Several runs that take turns in one process, one step each.
 
-The runs take turns, one step each. On CUDA every run has its own stream, so that kernels of one run use multiprocessors that the
-others leave idle, and large kernels use only a part of the device; the host launches a step of one run while those of the others
-still compute. Nothing else is shared: every run has the initial weights, data order, end-times, random numbers and folder that it
-would have alone. On a CPU it ends with the same weights, bit for bit; on CUDA, sums over a batch may be rounded differently.
+On CUDA every run has its own stream, so that kernels of one run use multiprocessors that the others leave idle, and large
+kernels use only a part of the device; the host launches a step of one run while those of the others still compute. Nothing else
+is shared: every run has the initial weights, data order, end-times, random numbers and folder that it would have alone. On a CPU
+it ends with the same weights, bit for bit; on CUDA, sums over a batch may be rounded differently.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from ltnode.device import choose_device, product_precision
-from ltnode.errors import ConfigError
-from ltnode.models import Model
 from ltnode.progress import progress_bar
-from ltnode.training.batches import as_dataset
-from ltnode.training.config import TrainConfig
-from ltnode.training.distributed import Workers
-from ltnode.training.engine import checked_config
 from ltnode.training.loop import Training
-from ltnode.training.run import Run
 from ltnode.training.status import TrainingError
 from ltnode.training.stopping import stop_requests
 from ltnode.typing import Tensor
-
-
-def seed_folder(out: str | Path, seed: int) -> Path:
-    """Return the run folder of one seed, ``OUT-seedN``."""
-    path = Path(out)
-    return path.with_name(f"{path.name}-seed{seed}")
-
-
-@dataclass(frozen=True)
-class Job:
-    """The arguments of `ltnode.fit` for one of the runs."""
-
-    model: Model
-    data: Any
-    config: TrainConfig | None = None
-    out: str | Path | None = None
-
-
-def fit_seeds(
-    build: Callable[[int], Model],
-    data: Any,
-    config: TrainConfig | None = None,
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    out: str | Path | None = None,
-    *,
-    resume: bool = False,
-) -> list[Run]:
-    """Train the same model from several seeds as `ltnode.fit_seeds` documents, without choosing operating points."""
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise ConfigError(f"seeds must be one or more different integers, not {list(seeds)}")
-    jobs = []
-    for seed in seeds:
-        model = build(seed)
-        dataset = as_dataset(data, model)
-        seeded = checked_config(config, model, dataset, out, resume).replace(seed=seed)
-        jobs.append(Job(model, dataset, seeded, None if out is None else seed_folder(out, seed)))
-    return fit_together(jobs, resume=resume)
-
-
-def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | None = None) -> list[Run]:
-    """Train several models concurrently, of any kind and on any data, all on one device and in one precision.
-
-    ``at_once`` runs (None: all of them) take turns, and when one ends, the next starts. `ltnode.fit_seeds` documents ``resume``
-    and the errors.
-    """
-    widen_device_queues()
-    datasets = [as_dataset(job.data, job.model) for job in jobs]
-    configs = [
-        checked_config(job.config, job.model, dataset, job.out, resume) for job, dataset in zip(jobs, datasets, strict=True)
-    ]
-    shared = {(config.device, config.precision) for config in configs}
-    if len(shared) != 1:
-        raise ConfigError(
-            "concurrent runs must have the same device and precision, "
-            f"not {', '.join(f'{device} {precision}' for device, precision in sorted(shared)) or 'no run at all'}"
-        )
-    device = choose_device(configs[0].device)
-    workers = Workers.start(device)
-    if workers.world > 1:
-        workers.stop()
-        raise ConfigError("concurrent runs train in one process: start it without torchrun, or use torchrun for single runs")
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), product_precision(configs[0].precision):
-        concurrent_runs = len(jobs) if at_once is None else max(1, min(at_once, len(jobs)))
-        turns = []
-        for job, dataset, config in zip(jobs, datasets, configs, strict=True):
-            stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-            folder = None if job.out is None else Path(job.out)
-            with _on(stream):
-                training = Training(job.model, dataset, config, device, workers, folder, None, concurrent_runs)
-            turns.append(_Turns(str(folder or f"seed {config.seed}"), training, stream))
-        _take_turns(turns, resume, concurrent_runs)
-    return [turn.training.result for turn in turns]
 
 
 def widen_device_queues() -> None:
@@ -115,16 +33,29 @@ def widen_device_queues() -> None:
 
 
 @dataclass
-class _Turns:
-    """One of the runs: its stream, its random state during the turns of others, and its remaining steps."""
+class Turns:
+    """One of the runs.
 
-    name: str
+    Attributes:
+        training: The training.
+        stream: Stream of the run on CUDA; None for the current stream.
+        losses: The remaining steps; None after the last.
+        states: States of the random generators during the turns of other runs.
+        failure: The error that ended the run.
+        started: Whether the first step has been made.
+    """
+
     training: Training
     stream: torch.cuda.Stream | None
     losses: Generator[float | None] | None = None
     states: list[Tensor] = field(default_factory=list)
     failure: TrainingError | None = None
     started: bool = False
+
+    @property
+    def name(self) -> str:
+        """The folder of the run, or its seed."""
+        return str(self.training.result.path or f"seed {self.training.config.seed}")
 
     @contextmanager
     def _random_state(self) -> Generator[None]:
@@ -137,7 +68,7 @@ class _Turns:
         self.states = [generator.get_state() for generator in used]
 
     def advance(self) -> float | None:
-        """Make one step; ``losses`` is None after the last."""
+        """Make one step; returns the loss if it is known."""
         assert self.losses is not None
         self.started = True
         if self.stream is not None:
@@ -152,15 +83,18 @@ class _Turns:
         return None
 
 
-def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
+def take_turns(turns: list[Turns], resume: bool, at_once: int) -> None:
+    """Make one step of each run in turn, ``at_once`` runs at a time, until all have ended.
 
+    SIGINT and SIGTERM stop the runs between two steps, with a checkpoint.
 
-def _take_turns(turns: list[_Turns], resume: bool, at_once: int) -> None:
-    """Make one step of each run in turn, ``at_once`` runs at a time, until all have ended."""
+    Raises:
+        TrainingError: A run failed; the other runs were trained to their end first.
+    """
+    workers = turns[0].training.workers
     with (
-        stop_requests(enabled=True) as stop,
-        progress_bar("training", sum(turn.training.total_steps for turn in turns), "steps") as report,
+        stop_requests(enabled=workers.world == 1) as stop,
+        progress_bar("training", sum(turn.training.total_steps for turn in turns), "steps", workers.is_writer) as report,
         ExitStack() as stack,
     ):
         if turns[0].stream is not None:
@@ -179,9 +113,9 @@ def _take_turns(turns: list[_Turns], resume: bool, at_once: int) -> None:
             # After a signal no waiting run is started.
             left = [turn for turn in left if turn.losses is not None and (turn.started or stop.signal is None)]
     if stop.signal is not None:
-        signal.raise_signal(stop.signal)
-    failed = [turn for turn in turns if turn.failure is not None]
-    if failed:
-        first = failed[0].failure
-        assert first is not None
-        raise TrainingError(first.status, f"{', '.join(turn.name for turn in failed)}: {first.what}") from first
+        signal.raise_signal(stop.signal)  # the runs are saved, so the signal may now have its usual effect
+    failures = {turn.name: turn.failure for turn in turns if turn.failure is not None}
+    for first in failures.values():
+        if len(turns) == 1:
+            raise first
+        raise TrainingError(first.status, f"{', '.join(failures)}: {first.what}") from first

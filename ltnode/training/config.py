@@ -7,19 +7,18 @@ import functools
 import hashlib
 import json
 import math
-import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar
 
 from ltnode.accelerate.plan import Accelerate
 from ltnode.device import Precision
 from ltnode.errors import ConfigError, unknown_name
 from ltnode.models import InputSpec
+from ltnode.training.config_values import RATE, RULES, check_serialisable, merge, parse_setting, read_toml, to_plain
 from ltnode.training.presets import preset_values
-from ltnode.training.typed_values import coerce, merge, parse_setting, read_toml, to_plain
 
 FREE_ON_RESUME = ("device", "accelerate", "checkpoint_epochs", "checkpoint_minutes", "keep_checkpoints", "tensorboard")
 """Keys that do not change what is computed: a resumed run may change them, and they are not part of the hash."""
@@ -111,9 +110,16 @@ class TrainConfig:
     model_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, hint in _hints().items():
-            object.__setattr__(self, name, coerce(name, getattr(self, name), hint))
-        _check_values(self)
+        for name, rule in RULES.items():
+            object.__setattr__(self, name, rule.apply(name, getattr(self, name)))
+        for table in _RENAMED.values():
+            roles = {role: RATE.apply(f"{table}.{role}", rate) for role, rate in getattr(self, table).items()}
+            object.__setattr__(self, table, roles)
+            if "weights" in roles:
+                raise ConfigError(f"{table} is for other roles than 'weights'; set {table.removeprefix('role_')} instead")
+        if self.nesterov and not (self.optimizer == "sgd" and self.momentum > 0):
+            raise ConfigError("nesterov must be false unless optimizer is 'sgd' and momentum is > 0")
+        check_serialisable("model_options", self.model_options)
 
     @property
     def hash(self) -> str:
@@ -155,7 +161,7 @@ class TrainConfig:
         changes: dict[str, Any] = {}
         for setting in settings:
             (key, *rest), value = parse_setting(setting)
-            if rest and key in _hints() and not isinstance(getattr(self, key), Mapping):
+            if rest and key in RULES and not isinstance(getattr(self, key), Mapping):
                 raise ConfigError(f"{key} is a single value, not a table: use {key}=value, not {'.'.join([key, *rest])}=value")
             for part in reversed(rest):
                 value = {part: value}
@@ -196,11 +202,6 @@ def train_preset(model: str, data: str | InputSpec | Any, preset: str = "default
     return TrainConfig(**preset_values(model, data, preset))
 
 
-@functools.cache
-def _hints() -> dict[str, Any]:
-    return get_type_hints(TrainConfig)
-
-
 def _current_keys(values: Mapping[str, Any], warn: bool = True) -> dict[str, Any]:
     """Return the values with keys of earlier versions translated.
 
@@ -219,8 +220,8 @@ def _current_keys(values: Mapping[str, Any], warn: bool = True) -> dict[str, Any
     for key in current:
         if key in _ALIASES:
             raise ConfigError(f"unknown configuration key {key!r}. Did you mean {_ALIASES[key]!r}?")
-        if key not in _hints():
-            raise ConfigError(unknown_name("configuration key", key, _hints()))
+        if key not in RULES:
+            raise ConfigError(unknown_name("configuration key", key, RULES))
     return current
 
 
@@ -230,31 +231,3 @@ def _without_removed(values: dict[str, Any]) -> dict[str, Any]:
         if isinstance(values.get(table), Mapping):
             values[table] = {role: value for role, value in values[table].items() if value is not None}
     return values
-
-
-def _check_values(c: TrainConfig) -> None:
-    rates = {"lr": c.lr, "weight_decay": c.weight_decay}
-    rates |= {f"role_lr.{role}": rate for role, rate in c.role_lr.items()}
-    rates |= {f"role_weight_decay.{role}": rate for role, rate in c.role_weight_decay.items()}
-    values = {**c.to_json(), **rates}
-    counts = ("epochs", "batch_size", "limit", "checkpoint_epochs", "keep_checkpoints", "log_every")
-    rules = {
-        **{name: (values[name] is None or values[name] >= 1, "an integer >= 1") for name in counts},
-        **{name: (math.isfinite(rate) and rate >= 0, "a finite number >= 0") for name, rate in rates.items()},
-        "momentum": (0 <= c.momentum < 1, "a number >= 0 and < 1"),
-        "nesterov": (not c.nesterov or (c.optimizer == "sgd" and c.momentum > 0), "false without sgd and a momentum > 0"),
-        "decay": (0 < c.decay <= 1, "a number > 0 and <= 1"),
-        "validation_fraction": (0 <= c.validation_fraction < 1, "a number >= 0 and < 1"),
-        "milestones": (list(c.milestones) == sorted({m for m in c.milestones if m >= 1}), "increasing epochs >= 1"),
-        "checkpoint_minutes": (c.checkpoint_minutes is None or c.checkpoint_minutes > 0, "a number > 0, or none"),
-        "device": (re.fullmatch(r"auto|cpu|cuda(:\d+)?", c.device), "'auto', 'cpu', 'cuda' or 'cuda:N'"),
-    }
-    for name, (possible, allowed) in rules.items():
-        if not possible:
-            raise ConfigError(f"{name} must be {allowed}, not {values[name]!r}")
-    if "weights" in c.role_lr or "weights" in c.role_weight_decay:
-        raise ConfigError("role_lr and role_weight_decay are for other roles than 'weights', for which set lr and weight_decay")
-    try:
-        json.dumps(c.model_options)
-    except TypeError as error:
-        raise ConfigError(f"model_options must be plain values (numbers, strings, lists, tables): {error}") from error

@@ -1,7 +1,10 @@
-"""One training run, from the arguments of `ltnode.fit` to the trained model."""
+"""``ltnode.fit`` and ``ltnode.fit_seeds``: one training run, or several concurrent runs, from arguments to trained models."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,31 @@ from ltnode.device import choose_device, product_precision
 from ltnode.errors import ConfigError
 from ltnode.models import Model
 from ltnode.training.batches import as_dataset
+from ltnode.training.concurrent import Turns, take_turns, widen_device_queues
 from ltnode.training.config import TrainConfig, train_preset
 from ltnode.training.distributed import Workers
 from ltnode.training.loop import OnLog, Training
 from ltnode.training.metrics_log import tensorboard_writer
 from ltnode.training.run import Run
+
+
+@dataclass(frozen=True)
+class Job:
+    """The arguments of `ltnode.fit` for one of several runs.
+
+    Attributes:
+        model: The untrained model.
+        data: A `Dataset`, or a pair (x, y).
+        config: Training configuration; None for the preset.
+        out: Run folder; None writes nothing.
+        on_log: Called with every line of the log.
+    """
+
+    model: Model
+    data: Any
+    config: TrainConfig | None = None
+    out: str | Path | None = None
+    on_log: OnLog | None = None
 
 
 def fit(
@@ -28,18 +51,111 @@ def fit(
     resume: bool = False,
     on_log: OnLog | None = None,
 ) -> Run:
-    """Train a model as `ltnode.fit` documents, without choosing an operating point; a progress bar is shown on a terminal."""
-    dataset = as_dataset(data, model)
-    config = checked_config(config, model, dataset, out, resume)
-    device = choose_device(config.device)
+    """Train a model; a progress bar is shown on a terminal.
+
+    On the CPU the same configuration gives the same numbers, and a run that was interrupted and resumed ends with the same
+    weights, bit for bit, as an uninterrupted one. Under ``torchrun`` the processes share every batch.
+
+    Args:
+        model: The model, which is trained in place, moved to the device of the configuration and left in eval mode.
+        data: A `Dataset`, or a pair (x, y) of arrays or tensors, which are not normalised.
+        config: Training configuration; by default `train_preset` of the model and the data.
+        out: The run folder; None writes nothing.
+        resume: Continue the run in ``out``, or start it if there is none.
+        on_log: Called with every line of the log.
+
+    Raises:
+        TrainingError: The loss became NaN or infinite, the ODE could not be solved, or another process died; ``status`` and the
+            message say what to change. The last checkpoint remains.
+        CheckpointError: ``out`` holds a run (and ``resume`` is False) or other files, is damaged, or cannot be written.
+        ConfigError: The configuration does not fit the model, or differs from that of the run to resume.
+        InputError: The data do not fit the model.
+    """
+    return fit_together([Job(model, data, config, out, on_log)], resume=resume)[0]
+
+
+def fit_seeds(
+    build: Callable[[int], Model],
+    data: Any,
+    config: TrainConfig | None = None,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+) -> list[Run]:
+    """Train the same model from several seeds concurrently.
+
+    Args:
+        build: Returns the untrained model of a seed, such as ``lambda seed: ltnode.build("lt-node", data, seed=seed)``.
+        data: As in `ltnode.fit`.
+        config: As in `ltnode.fit`; its seed is replaced in every run.
+        seeds: Different seeds, one per run.
+        out: The run folders are ``OUT-seed0``, ...; None writes nothing.
+        resume: Continue the runs whose folders exist, and start the others.
+
+    Returns:
+        The runs, in the order of the seeds.
+
+    Raises:
+        TrainingError: A run failed; the message names it. The other runs were trained to their end.
+        ConfigError, CheckpointError, InputError: As in `ltnode.fit`, before any training.
+    """
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ConfigError(f"seeds must be one or more different integers, not {list(seeds)}")
+    jobs = []
+    for seed in seeds:
+        model = build(seed)
+        dataset = as_dataset(data, model)
+        seeded = checked_config(config, model, dataset, out, resume).replace(seed=seed)
+        jobs.append(Job(model, dataset, seeded, None if out is None else seed_folder(out, seed)))
+    return fit_together(jobs, resume=resume)
+
+
+def seed_folder(out: str | Path, seed: int) -> Path:
+    """Return the run folder of one seed, ``OUT-seedN``."""
+    path = Path(out)
+    return path.with_name(f"{path.name}-seed{seed}")
+
+
+def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | None = None) -> list[Run]:
+    """Train several models concurrently, of any kind and on any data, all on one device and in one precision.
+
+    Args:
+        jobs: The runs.
+        resume: Continue the runs whose folders exist, and start the others.
+        at_once: Number of runs that take turns; when one ends, the next starts. None: all of them.
+
+    Raises:
+        TrainingError, ConfigError, CheckpointError, InputError: As in `fit_seeds`.
+    """
+    if len(jobs) != 1:
+        widen_device_queues()
+    datasets = [as_dataset(job.data, job.model) for job in jobs]
+    configs = [checked_config(job.config, job.model, data, job.out, resume) for job, data in zip(jobs, datasets, strict=True)]
+    shared = sorted({f"{config.device} {config.precision}" for config in configs})
+    if len(shared) != 1:
+        raise ConfigError(f"concurrent runs must have the same device and precision, not {', '.join(shared) or 'no run at all'}")
+    device = choose_device(configs[0].device)
     workers = Workers.start(device)
+    concurrent_runs = len(jobs) if at_once is None else max(1, min(at_once, len(jobs)))
     try:
-        # The random numbers of the caller must not change.
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), product_precision(config.precision):
-            training = Training(model, dataset, config, device, workers, None if out is None else Path(out), on_log)
-            return training.run(resume)
+        if workers.world > 1 and len(jobs) > 1:
+            raise ConfigError("concurrent runs train in one process: start it without torchrun, or use torchrun for single runs")
+        with ExitStack() as stack:
+            # The random numbers of the caller must not change.
+            stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+            stack.enter_context(product_precision(configs[0].precision))
+            turns = []
+            for job, data, config in zip(jobs, datasets, configs, strict=True):
+                stream = torch.cuda.Stream(device) if device.type == "cuda" and len(jobs) > 1 else None
+                folder = None if job.out is None else Path(job.out)
+                with torch.cuda.stream(stream):  # does nothing for None
+                    training = Training(job.model, data, config, device, workers, folder, job.on_log, concurrent_runs)
+                turns.append(Turns(training, stream))
+            take_turns(turns, resume, concurrent_runs)
     finally:
         workers.stop()
+    return [turn.training.result for turn in turns]
 
 
 def checked_config(

@@ -16,7 +16,7 @@ import ltnode
 from ltnode.cli.app import make_app
 from ltnode.errors import ConfigError
 from ltnode.training import RunStatus, TrainingError, fit_seeds
-from ltnode.training.concurrent import Job, fit_together
+from ltnode.training.engine import Job, fit_together
 from training.tiny import TIMING, TwoPhaseModel
 
 APP = make_app()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 
@@ -11,6 +12,11 @@ import torch
 import ltnode
 from ltnode.errors import ConfigError
 from ltnode.training import TrainConfig, train_preset
+from ltnode.training.config_values import RULES
+
+
+def test_every_key_has_a_rule():
+    assert set(RULES) == {entry.name for entry in dataclasses.fields(TrainConfig)}
 
 
 def test_json_gives_the_same_configuration_back():
@@ -49,21 +55,21 @@ def test_overrides_are_read_in_the_type_of_their_key():
         ("weight_deacy=3", "Did you mean 'weight_decay'"),
         ("lr", "key=value"),
         ("lr.big=1", "single value"),
-        ("lr=fast", "a number"),
-        ("epochs=2.5", "epochs must be an integer, not 2.5"),
+        ("lr=fast", "lr must be a finite number >= 0, not 'fast'"),
+        ("epochs=2.5", "epochs must be an integer >= 1, not 2.5"),
         ("epochs=true", "an integer"),
         ("epochs=0", "an integer >= 1, not 0"),
         ("batch_size=0", "an integer >= 1"),
         ("optimizer=lbfgs", "'sgd', 'adam'"),
         ("milestones=[5,3]", "increasing"),
         ("milestones=[0]", "increasing"),
-        ("milestones=4", "list of integers"),
+        ("milestones=4", "list of increasing epochs"),
         ("momentum=1.0", "a number >= 0 and < 1"),
-        ("lr=-1", "lr must be a finite number >= 0, not -1.0"),
+        ("lr=-1", "lr must be a finite number >= 0, not -1"),
         ("lr=inf", "finite"),
         ("weight_decay=nan", "finite"),
         ("role_lr.diffusion=-1", "role_lr.diffusion must be a finite number >= 0"),
-        ("role_lr.weights=1", "set lr"),
+        ("role_lr.weights=1", "set lr instead"),
         ("role_lr.variational=-1", "role_lr.variational must be a finite number >= 0"),
         ("decay=0", "a number > 0"),
         ("validation_fraction=1", "< 1"),
@@ -127,7 +133,7 @@ def test_keys_of_earlier_versions_are_understood():
 
 @pytest.mark.no_typecheck
 def test_values_are_checked_in_python_too():
-    with pytest.raises(ConfigError, match="a number"):
+    with pytest.raises(ConfigError, match="lr must be a finite number >= 0, not '0.1'"):
         TrainConfig(lr="0.1")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="plain values"):
         TrainConfig(model_options={"parts": torch.nn.Linear(1, 1)})

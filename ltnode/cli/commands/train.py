@@ -14,7 +14,7 @@ from ltnode.errors import ConfigError
 from ltnode.fitting import fit, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.training import Run, TrainConfig, train_preset
-from ltnode.training.concurrent import seed_folder
+from ltnode.training.engine import seed_folder
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
 """Names of the data sets; "gap" is another name of "synthetic"."""

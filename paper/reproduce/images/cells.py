@@ -17,7 +17,7 @@ from ltnode.errors import ConfigError
 from ltnode.evaluation.protocols import PROTOCOLS
 from ltnode.report.runs import EVALUATION
 from ltnode.training import Run, RunStatus, fit, load
-from ltnode.training.concurrent import Job, fit_together
+from ltnode.training.engine import Job, fit_together
 from ltnode.training.run import RunFolder
 from paper.reproduce.images.evaluation import Evaluation, is_recorded, record
 from paper.reproduce.images.grid import Cell
