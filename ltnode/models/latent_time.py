@@ -152,14 +152,7 @@ class LatentTimeODE(EndTimeModel):
         return out.reshape(samples, batch, -1)
 
     def solve(self, h: Tensor, times: Tensor, steps: Steps | Literal["training"] = "training") -> Solution:
-        """Compute the states at the end-times in one solve.
-
-        Args:
-            h: Initial state (B, ...).
-            times: End-times (S,) or (S, B).
-            steps: ``"stored"``: the prediction grid; ``"adaptive"``: batch-wide adaptive steps; ``"training"``: as the solver
-                options choose for training.
-        """
+        """Solve for the states at the end-times: on the prediction grid ("stored"), with batch-wide steps, or as in training."""
         o, run = self.solver, execution.current()
         if steps == "stored":
             return odesolve_on_prediction_grid(self.field, h, times, self.grid, o.rtol, o.atol, o.method)
@@ -282,13 +275,8 @@ class LatentTimeODE(EndTimeModel):
     ) -> Tensor:
         """Return the end-times of a step, a function of (seed, step), and of the sample index where each input has its own T.
 
-        Args:
-            batch: Number of inputs B.
-            seed: Seed of the training.
-            step: Number of the step; a range gives one row (S,) per step where all inputs share drawn end-times.
-            indices: Positions of the inputs in the training set.
-            keys: Keys of a `CounterGenerator` that replace seed and step.
-            device: Device of the result; None for that of the model.
+        Where all inputs share drawn end-times, a range of steps gives one row (S,) per step. ``keys`` are keys of a
+        `CounterGenerator` that replace seed and step.
         """
         o, generator = self.objective, CounterGenerator(seed, step, indices, keys)
         return self.end_time.training_times(o.samples, batch=batch, scheme=o.scheme, generator=generator, device=device)
