@@ -79,7 +79,7 @@ def worst(rows: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
         kinds = found.setdefault(tuple(row[key] for key in keys), {})
         for name, error in row["errors"].items():
             kind = "worst parameter's gradient" if name.startswith("grad ") else name
-            # NaN must win: it is what an output that nobody wrote looks like.
+            # NaN must be the largest error: an output that was never written is NaN.
             kinds[kind] = error if not error <= kinds.get(kind, -1.0) else kinds[kind]
     return [dict(zip(keys, values, strict=True)) | {"largest": kinds} for values, kinds in found.items()]
 
@@ -149,7 +149,7 @@ def trainings(options: argparse.Namespace, record: Callable[[str, Any], None]) -
 
 
 def comparison(ours: list[dict[str, float]], theirs: list[dict[str, float]], title: str) -> dict[str, Any]:
-    """Difference of the means beside the spread over seeds (pooled standard deviation) and the same seed's largest one."""
+    """Difference of the means, next to the spread over seeds (pooled standard deviation) and the largest for one seed."""
     result: dict[str, Any] = {}
     for key in ("loss", "test_error"):
         a, b = ([one[key] for one in ways] for ways in (ours, theirs))

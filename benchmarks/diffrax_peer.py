@@ -1,10 +1,10 @@
-"""One training step of LT-NODE in JAX with diffrax: the peer that `benchmarks/training.py` starts as a process of its own.
+"""One training step of LT-NODE in JAX with diffrax: a peer that `benchmarks/training.py` starts as a separate process.
 
 usage: python benchmarks/diffrax_peer.py [--data cifar10] [--repeats 10] [--json FILE]
 
 The network, its parameters, the batch and the end-times are those of the torch ways: ``ltnode.build("lt-node", ...)``, and the
 batch is one ODE state, so that the error norm is over all of it, as in torchdiffeq. Dopri5 at rtol = atol = 1e-2, forward,
-backward and SGD in one jitted function, float32 with JAX's default matmul precision: on NVIDIA cards from Ampere on that is TF32
+backward and SGD in one jitted function, float32 with JAX's default matmul precision: on NVIDIA GPUs from Ampere on that is TF32
 for convolutions and products.
 
 Two things favour diffrax. The weights q(T_s) / S and the KL term are constants that torch computed: JAX has no derivative of
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # read when jax is imported: the card is shared with torch
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # read when jax is imported: the GPU is shared with torch
 
 import diffrax
 import jax

@@ -1,4 +1,4 @@
-"""Rows of a benchmark that needs a process of its own."""
+"""Rows of a benchmark that needs a separate process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 def rows_of_script(script: str, *words: str, seconds: float) -> list[dict[str, Any]]:
     """The rows that a script of this folder writes to its ``--json`` file, those before a failure included.
 
-    Whatever happens to the script costs the caller no more than its rows: one printed line says what.
+    A failure of the script costs the caller only the missing rows; one printed line says what happened.
 
     Args:
         script: Name of the file.

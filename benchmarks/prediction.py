@@ -1,9 +1,9 @@
-"""Prediction on images: LT-NODE beside NODE to the same end-time, and SDE-Net's ten passes at once beside a loop.
+"""Prediction on images: LT-NODE against NODE with the same end-time, and SDE-Net's ten passes at once against a loop.
 
 usage: python benchmarks/prediction.py [--device cuda] [--images 10000] [--batch 1000 10000] [--repeats 5] [--json FILE]
                                        [--run zoo/lt-node-cifar10 --data FOLDER]
 
-Medians after a warm-up, with the evaluations of the field and the largest end-time beside every time. Cost depends on shapes and
+Medians after a warm-up, with the evaluations of the field and the largest end-time for every time. The cost depends on shapes and
 on the number of steps; without a run the weights are untrained and the images noise, with one they are its weights and CIFAR10
 test images from FOLDER. How much SDE-Net gains depends on the batch: a small one leaves the device idle, so several are measured.
 The claims at the end are of this one run.

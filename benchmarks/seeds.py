@@ -1,4 +1,4 @@
-"""One training and five side by side through `ltnode.fit_seeds`, augmentation, schedule and log included: milliseconds a step.
+"""One training and five concurrent ones through `ltnode.fit_seeds`, with augmentation, schedule and log: milliseconds per step.
 
 usage: python benchmarks/seeds.py [--seeds 5] [--repeats 3] [--json FILE]
 
@@ -32,7 +32,7 @@ LIMIT = 2.5
 
 
 def random_images(name: str = "cifar10") -> Dataset:
-    """As many images of a set's shape as an epoch has, with the set's normalisation and augmentation; labels are random."""
+    """Return random images and labels for one epoch, with the shape, normalisation and augmentation of a set."""
     spec, generator = SPECS[name], torch.Generator().manual_seed(0)
 
     def split(n: int) -> Split:
@@ -44,7 +44,7 @@ def random_images(name: str = "cifar10") -> Dataset:
 
 
 def train(data: Dataset, seeds: int, epochs: int) -> None:
-    """Train so many seeds and keep nothing."""
+    """Train a number of seeds and discard the results."""
     config = replace(
         ltnode.train_preset("lt-node", "cifar10"), data=data.name, epochs=epochs, milestones=(), precision="bf16", device="cuda",
         batch_size=BATCH, log_every=1000,
@@ -54,7 +54,7 @@ def train(data: Dataset, seeds: int, epochs: int) -> None:
 
 
 def step_milliseconds(run: Callable[[int], None], short: int, long: int, steps_per_epoch: int) -> float:
-    """Of a step, from the times of ``run`` with so many epochs."""
+    """Return the milliseconds of a step, from the times of ``run`` with two numbers of epochs."""
     seconds = {}
     for epochs in (short, long):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A training step on the CPU: ltnode's ways beside torchdiffeq, in one run.
+"""A training step on the CPU: variants of ltnode against torchdiffeq, in one run.
 
 usage: python benchmarks/solver.py [--repeats 15] [--threads 2] [--out benchmarks/results] [--quick]
 
@@ -198,7 +198,7 @@ def kept_memory(preset: str) -> list[dict[str, Any]]:
         our_way("ltnode reference (two-phase)", preset, "adaptive"),
         our_way("ltnode kept balanced grid", preset, "kept"),
     ):
-        way.step(x, y, end_times())  # a kept grid searches in its first step
+        way.step(x, y, end_times())  # a training grid is searched in the first step
         storages: dict[int, int] = {}
 
         def note(tensor: torch.Tensor, storages: dict[int, int] = storages) -> torch.Tensor:

@@ -2,9 +2,9 @@
 
 usage: python benchmarks/training.py [--repeats 30] [--json FILE] [--quick]
 
-Prints medians with accepted steps and evaluations of the field beside every time, start-up with an empty and with a filled cache
+Prints medians with accepted steps and evaluations of the field, start-up with an empty and with a filled cache
 of compiled kernels, ratios to torchdiffeq's direct back-propagation, and how the losses of the accelerated steps follow those of
-the reference. The record is written after every row; several seeds side by side come last, under a watchdog.
+the reference. The record is written after every row; concurrent seeds come last, under a watchdog.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from ltnode.training.step import make_optimizers
 
 CONFIG = TrainConfig(optimizer="sgd", lr=0.1, momentum=0.9, weight_decay=1e-4)
 FIVE_STEPS = [0.0, 0.6, 1.2, 1.8, 2.4, 3.0]
-MOST_SECONDS_SIDE_BY_SIDE = 60
+MOST_SECONDS_CONCURRENT = 60
 MOST_SECONDS_DIFFRAX = 150
 
 
 def fresh_memory() -> None:
-    """Forget the peak, and give back what earlier ways left: a step and its graph hold each other until collected."""
+    """Reset the peak and free the memory of earlier variants: a step and its graph reference each other until collected."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -84,7 +84,7 @@ def milliseconds(work: Callable[[], Any], repeats: int, warm_up: int = 5) -> flo
 
 
 def throughput(work: Callable[[], Any], repeats: int) -> float:
-    """Milliseconds a call when many are queued one after the other, as in training."""
+    """Return the milliseconds per call when many calls are queued, as in training."""
     work()
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -128,7 +128,7 @@ def time_graph(
     work()
     torch.cuda.synchronize()
     ready = time.perf_counter() - start
-    # A young grid is still tried with fewer steps, which captures again: wait until that is over.
+    # A new grid is still tried with fewer steps, which captures again: wait until it has settled.
     for _ in range(SETTLING):
         work()
     n = len(step.policy.grid.edges) - 1
@@ -207,7 +207,7 @@ def time_eager(data: str, repeats: int) -> dict[str, Any]:
 
 
 def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
-    """Several runs side by side, each on a stream of its own, a step of each in turn, as `ltnode.fit_seeds` has them."""
+    """Time several concurrent runs on separate streams, one step of each in turn, as in `ltnode.fit_seeds`."""
     fresh_memory()
     runs = []
     for _ in range(count):
@@ -239,7 +239,7 @@ def time_seeds(data: str, count: int, repeats: int) -> dict[str, Any]:
 
 
 def time_node_gp(data: str, repeats: int) -> list[dict[str, Any]]:
-    """An eager step of NODE-GP, and of the NODE below it: the difference is the Gaussian processes' share."""
+    """Time an eager step of NODE-GP and of its NODE: the difference is the share of the Gaussian processes."""
     rows = []
     for name in ("node-gp", "node"):
         fresh_memory()
@@ -269,7 +269,7 @@ def time_node_gp(data: str, repeats: int) -> list[dict[str, Any]]:
 
 
 def agreement(data: str, name: str, ways: list[tuple[str, bool]], steps: int = 200) -> dict[str, dict[str, Any]]:
-    """Losses of accelerated steps and of the reference step on the same batches, from the same start.
+    """Compare the losses of accelerated steps and of the reference step on the same batches, from the same initial weights.
 
     Labels follow from the images (which tenth of the first pixels is brightest), so there is something to learn: on random
     labels two trainings drift apart from rounding alone.
@@ -313,7 +313,7 @@ def agreement(data: str, name: str, ways: list[tuple[str, bool]], steps: int = 2
 
 
 def cold_start(cache: str) -> float:
-    """Seconds until the first step of a fresh process has ended that finds nothing compiled and fills ``cache``."""
+    """Return the seconds until a new process without compiled kernels has ended its first step, which fills ``cache``."""
     command = [sys.executable, __file__, "--first-step"]
     done = subprocess.run(command, env=os.environ | _caches(cache), capture_output=True, text=True, timeout=240, check=False)
     if done.returncode:
@@ -322,7 +322,7 @@ def cold_start(cache: str) -> float:
 
 
 def _caches(folder: str) -> dict[str, str]:
-    """Where Triton and ltnode keep compiled kernels."""
+    """Environment variables of the folders in which Triton and ltnode keep compiled kernels."""
     return {"TRITON_CACHE_DIR": f"{folder}/triton", "XDG_CACHE_HOME": folder}
 
 
@@ -369,12 +369,12 @@ def main() -> None:
                 print("agreement with the reference:", way, found)
         save()
         print_claims(record["claims"])
-        side_by_side(options.shapes[0], r, add)
+        concurrent_seeds(options.shapes[0], r, add)
     print_claims([claim for claim in record["claims"] if "seeds" in claim["claim"]])
 
 
 def rows_of(d: str, repeats: int, quick: bool, add: Callable[[dict[str, Any]], None]) -> None:
-    """All ways on the shapes of one set; the second set has the ways that are asked for there."""
+    """Measure all variants on the shapes of one set, and fewer variants on the second set."""
     add(time_graph("lt-node", d, "bf16", True, FIVE_STEPS, repeats))
     add(time_graph("lt-node", d, "bf16", True, None, repeats))
     if d == "mnist":
@@ -404,10 +404,10 @@ def rows_of(d: str, repeats: int, quick: bool, add: Callable[[dict[str, Any]], N
             print(f"node-gp is not captured: {error}")
 
 
-def side_by_side(d: str, repeats: int, add: Callable[[dict[str, Any]], None]) -> None:
-    """One seed and five, in this order and at the very end: should they hang, the table is written and the process ends."""
+def concurrent_seeds(d: str, repeats: int, add: Callable[[dict[str, Any]], None]) -> None:
+    """Measure one seed and then five, at the very end: if they hang, the table is already written and the process is ended."""
     for count in (1, 5):
-        faulthandler.dump_traceback_later(MOST_SECONDS_SIDE_BY_SIDE, exit=True)
+        faulthandler.dump_traceback_later(MOST_SECONDS_CONCURRENT, exit=True)
         add(time_seeds(d, count, repeats))
         faulthandler.cancel_dump_traceback_later()
 

@@ -1,4 +1,4 @@
-"""What is asked of the rows of `benchmarks/training.py`, and whether they meet it."""
+"""Targets for the rows of `benchmarks/training.py`, and whether they are met."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TARGETS_MS = {
 
 
 def claims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is asked of the rows that are there: times, also against the peers, memory, start-up, seeds side by side.
+    """Return the targets for times, ratios to the peers, memory, start-up and concurrent seeds, with what was measured.
 
     The peers are torchdiffeq's direct way and the fastest of diffrax's adjoints.
     """
@@ -49,7 +49,7 @@ def claims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def fused_rows(rows: list[dict[str, Any]], peer: dict[str, Any]) -> list[dict[str, Any]]:
-    """LT-NODE's fused ways on the peer's shapes, alone on the card."""
+    """Fused variants of LT-NODE on the shapes of the peer, alone on the GPU."""
     ours = [row for row in rows if row["way"].startswith("lt-node fused") and "seed" not in row["way"]]
     return [row for row in ours if row.get("shapes") == peer.get("shapes")]
 

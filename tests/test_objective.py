@@ -75,7 +75,7 @@ def training_times(kind: str, samples: int, n: int) -> Tensor:
 
 
 class Density:
-    """A Gamma, as it is or restricted to the window, by scipy's quadrature; a mixture of them when given several."""
+    """A Gamma, or a mixture of several, optionally restricted to the window, by scipy's quadrature."""
 
     def __init__(self, components: list[tuple[float, float, float]], window: tuple[float, float] | None) -> None:
         self.low, self.high = window or (1e-12, 150.0)
@@ -199,7 +199,7 @@ def test_alt_takes_one_or_several_times_per_point(weighting: str, samples: int) 
 
 
 def test_shared_times_mean_the_same_times_for_every_input() -> None:
-    """(S,) given to ALT-NODE equals its copy in every column; (S, B) is allowed for LT-NODE too. Same solve: to 1e-12."""
+    """Times (S,) for ALT-NODE equal their copy in every column; (S, B) is allowed for LT-NODE, too. Same solve: to 1e-12."""
     x, y = batch("regression")
     for kind in ("lt", "alt"):
         model = closed_form_model("regression", posterior(kind, True))
@@ -210,7 +210,7 @@ def test_shared_times_mean_the_same_times_for_every_input() -> None:
 
 @pytest.mark.parametrize(("kind", "literal"), [("lt", 1 / 640), ("alt", 1.0)])
 def test_elbo_weight_is_literal(kind: str, literal: float) -> None:
-    """One global T for N points weighs the KL by 1/N per point, one T per point by 1."""
+    """One global T for N points weights the KL by 1/N per point, one T per point by 1."""
     model = closed_form_model("regression", posterior(kind, True), kl_weight="elbo")
     x, y = batch("regression")
     times = training_times(kind, 4, len(x))
@@ -223,7 +223,7 @@ def test_elbo_weight_is_literal(kind: str, literal: float) -> None:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("end_time", [FixedTime(1.3), UniformTime(*WINDOW)], ids=["node", "uni-node"])
 def test_without_a_posterior_the_loss_is_the_plain_mean(end_time: EndTime, task: str) -> None:
-    """NODE and Uni-NODE: mean negative log-likelihood over times and points, no KL, whatever the weighting says."""
+    """NODE and Uni-NODE minimise the mean negative log-likelihood over times and points, without KL, for every weighting."""
     model = closed_form_model(task, end_time, weighting="density", kl_weight=0.7)
     x, y = batch(task)
     times = torch.full((1,), 1.3, dtype=torch.float64) if isinstance(end_time, FixedTime) else training_times("lt", 4, 5)
@@ -259,7 +259,7 @@ def test_regression_targets_of_both_shapes_give_one_loss() -> None:
 
 
 def member_losses(model: LatentTimeODE, x: Tensor, y: Tensor, times: Tensor) -> Tensor:
-    """(S, B) negative log-likelihoods through the model's parts and a solve of their own."""
+    """Compute (S, B) negative log-likelihoods through the parts of the model and a separate solve."""
     states = ltnode.odesolve(model.field, model.stem(x), times, clip_last=False).states
     outputs = torch.stack([model.head(h) for h in states])
     if model.task == "classification":
@@ -286,11 +286,11 @@ def test_lt_loss_of_the_papers_code_on_images() -> None:
 
 
 def test_alt_loss_of_the_papers_code_on_images() -> None:
-    """One time per point, its own raw density as weight, lambda 0.1 times its own KL, mean over points; to 1e-6."""
+    """One time per point, weighted by its raw density, plus 0.1 times the KL of the point, averaged over points; to 1e-6."""
     model = ltnode.build("alt-node", InputSpec((3, 10, 10), "classification", 4), "paper", seed=0, width=8).double()
     assert isinstance(model, LatentTimeODE)
     x, y = torch.randn(6, 3, 10, 10, dtype=torch.float64), torch.randint(4, (6,))
-    model.loss(x, y)  # the times that it draws by itself: one per point, all different
+    model.loss(x, y)  # the times that the loss draws: one per point, all different
     assert model.loss_parts is not None
     times = model.loss_parts.times
     assert times.shape == (1, 6)
@@ -345,7 +345,7 @@ def test_gradients_reach_every_parameter(weighting: str, kind: str, task: str) -
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncated", "untruncated"])
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_gradient_of_the_posterior_is_that_of_the_formula(weighting: str, truncate: bool) -> None:
-    """d loss / d(alpha, beta) against central differences of the hand-written loss; 1e-5 is their own accuracy."""
+    """d loss / d(alpha, beta) agrees with central differences of the hand-written loss, whose accuracy is 1e-5."""
     model = closed_form_model("regression", posterior("lt", truncate), weighting=weighting, kl_weight=0.3)
     assert isinstance(model.end_time, GammaTime)
     x, y = batch("regression", 3)
@@ -377,7 +377,7 @@ def test_loss_parts_hold_no_graph() -> None:
 
 
 def test_integral_weights_are_unbiased_and_density_weights_a_width_short() -> None:
-    """Over many draws the sums of the weights mean 1 and 1/width for a truncated q; 5 standard errors are allowed."""
+    """Over many draws the mean sums of the weights are 1 and 1/width for a truncated q, within 5 standard errors."""
     q = GammaTime(1.7, 0.9, PRIOR, WINDOW, truncate=True).double()
     times = WINDOW[0] + (WINDOW[1] - WINDOW[0]) * torch.rand(10, 20_000, dtype=torch.float64)
     log_q = q().log_prob(times.reshape(-1)).reshape(times.shape)
@@ -397,7 +397,7 @@ def test_normalised_weights_sum_to_one_even_at_extreme_densities(weighting: Weig
 
 
 def test_kl_weight_is_a_number_or_elbo() -> None:
-    """What the two spellings resolve to."""
+    """A number is returned unchanged, and "elbo" resolves to the literal weight."""
     assert resolve_kl_weight(0.25, None, per_input=False) == 0.25
     assert resolve_kl_weight(0.0, None, per_input=True) == 0.0
     assert resolve_kl_weight("elbo", 200, per_input=False) == 0.005

@@ -31,7 +31,7 @@ class CaptureError(LTNodeError):
         )
 
 
-def _why_not_recorded(error: Exception) -> str | None:
+def _unsupported_reason(error: Exception) -> str | None:
     """Return one line about why a recording failed; None for lack of memory and wrong inputs, which recording did not cause."""
     # `apply_part` wraps errors of stem and head in an InputError.
     cause = error.__cause__ if isinstance(error, InputError) else error
@@ -74,7 +74,7 @@ class Recorder:
             except (RuntimeError, InputError) as error:
                 # The passes must have finished writing before the eager step makes its update.
                 torch.cuda.synchronize()
-                reason = _why_not_recorded(error)
+                reason = _unsupported_reason(error)
                 if reason is None:
                     raise
                 raise CaptureError(reason) from error

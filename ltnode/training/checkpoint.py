@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.errors import CheckpointError
 from ltnode.training import tensor_file
 from ltnode.typing import Tensor
@@ -45,9 +45,9 @@ def write(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     payload = {"step": checkpoint.step, "tensors_sha256": hashlib.sha256(tensors).hexdigest(), "state": checkpoint.state}
     envelope = {"sha256": _checksum(payload), "payload": payload}
     path = folder / f"{_PREFIX}{checkpoint.step:010d}"
-    atomic.write_folder(path, {"tensors.safetensors": tensors, "state.json": json.dumps(envelope).encode()})
+    files.write_folder(path, {"tensors.safetensors": tensors, "state.json": json.dumps(envelope).encode()})
     for old in _paths(folder)[:-keep]:
-        atomic.remove_folder(old)
+        files.remove_folder(old)
     return path
 
 
@@ -57,7 +57,7 @@ def read(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: A file is missing, truncated or altered.
     """
-    envelope = atomic.read_json(path / "state.json", _is_envelope, "a checkpoint")
+    envelope = files.read_json(path / "state.json", _is_envelope, "a checkpoint")
     payload = envelope["payload"]
     if _checksum(payload) != envelope["sha256"]:
         raise CheckpointError(f"{path / 'state.json'} is damaged: its content does not match its checksum")

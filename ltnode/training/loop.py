@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset
 from ltnode.errors import CheckpointError
@@ -292,4 +292,4 @@ class Training:
             "provenance": provenance(self.config, self.data.describe(), self.device, self.seconds),
         }
         if self.folder is not None and self.workers.is_writer:
-            atomic.write_json(self.folder.results, self.result.results)
+            files.write_json(self.folder.results, self.result.results)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.models import Model
 from ltnode.training import checkpoint
@@ -101,8 +101,8 @@ class RunFolder:
         content = {"format": RUN_FOLDER_FORMAT, "kind": "run", "train": config.to_json(), **description}
         if not self._holds_something():
             self._make()
-            atomic.remove_leftovers(self.path)
-            atomic.write_json(self.config_path, content)
+            files.remove_leftovers(self.path)
+            files.write_json(self.config_path, content)
             return None
         if not self.config_path.exists():
             raise CheckpointError(f"{self.path} exists but is not a run folder (it has no config.json); choose another folder")
@@ -115,8 +115,8 @@ class RunFolder:
         if existing["kind"] != "run":
             raise CheckpointError(f"{self.path} holds a saved model, not a run; choose another folder")
         self._compare(existing, content)
-        atomic.remove_leftovers(self.path)
-        atomic.remove_leftovers(self.checkpoints)
+        files.remove_leftovers(self.path)
+        files.remove_leftovers(self.checkpoints)
         return checkpoint.latest(self.checkpoints)
 
     def status(self) -> RunStatus:
@@ -138,7 +138,7 @@ class RunFolder:
         except ValueError as error:
             raise CheckpointError(f"{self.metrics} is damaged ({error}); repair or delete it") from error
         if kept != content:
-            atomic.write_bytes(self.metrics, kept)
+            files.write_bytes(self.metrics, kept)
         return lines
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ class RunFolder:
             with self.metrics.open("ab") as file:
                 file.write((json.dumps(line) + "\n").encode())
         except OSError as error:
-            raise atomic.write_error(self.metrics, error) from error
+            raise files.write_error(self.metrics, error) from error
 
     def sync_metrics(self) -> int:
         """Flush the log to disk; returns its size, which a checkpoint records."""
@@ -162,15 +162,15 @@ class RunFolder:
                 os.fsync(file.fileno())
                 return file.tell()
         except OSError as error:
-            raise atomic.write_error(self.metrics, error) from error
+            raise files.write_error(self.metrics, error) from error
 
     def read_results(self) -> dict[str, Any]:
         """Return the content of results.json."""
-        results: dict[str, Any] = atomic.read_json(self.results, lambda v: isinstance(v, dict), "a run folder")
+        results: dict[str, Any] = files.read_json(self.results, lambda v: isinstance(v, dict), "a run folder")
         return results
 
     def _holds_something(self) -> bool:
-        return self.path.is_dir() and any(not entry.name.startswith(atomic.TEMPORARY) for entry in self.path.iterdir())
+        return self.path.is_dir() and any(not entry.name.startswith(files.TEMPORARY) for entry in self.path.iterdir())
 
     def _make(self) -> None:
         if self.path.exists() and not self.path.is_dir():
@@ -178,7 +178,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise atomic.write_error(self.path, error) from error
+            raise files.write_error(self.path, error) from error
 
     def _compare(self, existing: dict[str, Any], requested: dict[str, Any]) -> None:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.errors import CheckpointError, InputError
 from ltnode.models import Model, build_from_spec
 from ltnode.training import tensor_file
@@ -56,15 +56,15 @@ def save(model: Model, path: str | Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise atomic.write_error(folder, error) from error
+        raise files.write_error(folder, error) from error
     write_weights(model, folder)
-    atomic.write_json(folder / "config.json", {"format": RUN_FOLDER_FORMAT, "kind": "model", "model": portable_spec(model)})
+    files.write_json(folder / "config.json", {"format": RUN_FOLDER_FORMAT, "kind": "model", "model": portable_spec(model)})
     return folder
 
 
 def write_weights(model: Model, folder: Path) -> None:
     """Write model.safetensors."""
-    atomic.write_bytes(folder / _WEIGHTS, tensor_file.to_bytes(model_tensors(model)))
+    files.write_bytes(folder / _WEIGHTS, tensor_file.to_bytes(model_tensors(model)))
 
 
 def load(path: str | Path, model: Model | None = None, device: str | torch.device = "cpu") -> Model:

@@ -1,4 +1,4 @@
-"""Captured steps on a CPU: streams that do nothing, and graphs that run their pass again."""
+"""Emulation of captured steps on a CPU: streams do nothing, and graphs run their pass again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Outputs = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 class Idle:
-    """A stream or an event of a device that has always finished."""
+    """A stream or an event of a device that is never busy."""
 
     def wait_stream(self, other: Any) -> None: ...
     def wait_event(self, event: Any) -> None: ...
@@ -46,7 +46,7 @@ def _several(outputs: Outputs) -> tuple[torch.Tensor, ...]:
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put emulations in the place of torch.cuda, as far as captured steps need it, and of recording."""
+    """Replace recording, and the parts of torch.cuda that captured steps use, by emulations."""
 
     def record(self: Any, model: Model, run: Any, rehearse: Any = None) -> Any:
         self.enabled.fill_(False)

@@ -1,4 +1,4 @@
-"""NODE-GP's captured step: on a CPU with a graph that runs its pass again, against the eager step; and on CUDA."""
+"""The captured step of NODE-GP against the eager step, on a CPU with emulated graphs and on CUDA."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def eager_step(model: Model, optimizers: dict[str, torch.optim.Optimizer]) -> Ea
 
 @pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
 def test_the_step_is_that_of_the_eager_one(emulated: None):
-    """Same draws of the processes: pieces of the loss, all weights and the features' bounds; sums in another order (1e-4)."""
+    """With the same draws, parts of the loss, weights and bounds of the features agree up to the order of sums (1e-4)."""
     (reference, optimizers), (model, own) = node_gp("cpu"), node_gp("cpu")
     eager, step = eager_step(reference, optimizers), GraphStep(model, own, SETTINGS, fused=False)
     for number in range(3):
@@ -63,7 +63,7 @@ def test_the_step_is_that_of_the_eager_one(emulated: None):
 
 @pytest.mark.no_typecheck
 def test_a_masked_update_leaves_the_bounds_as_they_were(emulated: None):
-    """A loss that is no number: weights, momentum and running bounds stay bit for bit, and it is counted."""
+    """After a NaN loss, weights, momentum and running bounds are unchanged bit for bit, and the update is counted as masked."""
     model, optimizers = node_gp("cpu")
     step = GraphStep(model, optimizers, SETTINGS, fused=False)
     step(batch(0, 4, "cpu"))
@@ -80,14 +80,14 @@ def test_a_masked_update_leaves_the_bounds_as_they_were(emulated: None):
 
 
 def test_nothing_is_in_the_way_of_a_capture():
-    """By SGD on CUDA; the published preset is that."""
+    """The published preset trains by SGD, which can be captured on CUDA."""
     model, optimizers = node_gp("cpu")
     assert unsupported_reason_capture(model, optimizers, torch.device("cuda")) is None
 
 
 @pytest.mark.gpu
 def test_captured_training_learns_like_the_eager_one():
-    """60 steps on the same batches with other draws: the same mean loss up to their noise (8 draws of 64 processes a step)."""
+    """60 steps on the same batches with different draws have the same mean loss up to noise (8 draws per step)."""
     means = []
     for requested in ("auto", "off"):
         model, optimizers = node_gp("cuda")

@@ -1,4 +1,4 @@
-"""The captured step of latent-time models on a CPU, with a graph that runs its pass again: all of it but the graph itself."""
+"""The captured step of latent-time models on a CPU with emulated graphs: everything except the graph itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batch(step: int, size: int) -> Batch:
 
 @pytest.mark.parametrize("name", ["node", "uni-node", "lt-node", "alt-node"])
 def test_the_step_is_that_of_the_eager_one(name: str):
-    """End-times drawn ahead, over the border of a block of them; batches of two sizes; the flat update rounds differently."""
+    """The steps cross a block of end-times drawn ahead and use two batch sizes; only the flat update rounds differently."""
     reference, model = model_of(name), model_of(name)
     eager = EagerStep(reference, make_optimizers(reference, CONFIG), SETTINGS)
     step = graph_step(model)
@@ -55,12 +55,12 @@ def test_the_step_is_that_of_the_eager_one(name: str):
 
 
 def test_a_failed_check_masks_the_update_and_leaves_no_trace():
-    """A grid far too coarse: weights, posterior and momentum stay bit for bit, it is counted, and a new grid follows."""
+    """On a grid that is far too coarse, weights, posterior and momentum stay bit for bit, and a new grid is searched."""
     model = model_of("lt-node")
     step = graph_step(model)
     for number in range(4):
         step(batch(number, 8))
-    with torch.no_grad():  # a field far faster than the kept grid allows
+    with torch.no_grad():  # a field that is far too fast for the training grid
         for p in model.field.parameters():
             p.mul_(8.0)
     before = [p.detach().clone() for p in step.sgd.parameters]
@@ -71,7 +71,7 @@ def test_a_failed_check_masks_the_update_and_leaves_no_trace():
     kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.sgd.parameters]
     assert all(torch.equal(a, b) for a, b in zip(momentum, kept, strict=True))
     searches = step.policy.grid.n_searches
-    for number in range(5, 10):  # the host sees it a few steps later
+    for number in range(5, 10):  # the host reads the check a few steps later
         step(batch(number, 8))
     assert step.policy.grid.n_searches > searches and step.policy.grid.n_failed_checks >= 1
     assert not all(torch.equal(a, b.detach()) for a, b in zip(before, step.sgd.parameters, strict=True))

@@ -1,4 +1,4 @@
-"""The captured training step: when and how it falls back to the eager one, and on CUDA that it trains like it."""
+"""The captured training step: when and how it falls back to the eager step, and that it trains like it on CUDA."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SGD = TrainConfig(optimizer="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4)
 
 
 def learnable_batch(step: int, device: str, size: int = 64) -> Batch:
-    """Fresh images whose labels follow from their first pixels, so that two trainings have the same thing to learn."""
+    """Random images whose labels follow from their first pixels, so that two trainings learn the same thing."""
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(size, 1, 28, 28, generator=generator)
     y = x.flatten(1)[:, :100].reshape(size, 10, 10).mean(dim=2).argmax(dim=1)
@@ -54,7 +54,7 @@ def eager_step(model: Model, config: TrainConfig) -> EagerStep:
     ],
 )
 def test_a_cpu_trains_eagerly(model: str, data: str, config: TrainConfig, reason: str):
-    """Without CUDA ``auto`` means the eager step, and a wish for a graph is refused with the reason."""
+    """Without CUDA ``auto`` uses the eager step, and a request for a graph is refused with the reason."""
     built = build(model, data, seed=0)
     example = torch.zeros(1, *built.spec["input"]["shape"])
     eager = eager_step(built, config)
@@ -65,7 +65,7 @@ def test_a_cpu_trains_eagerly(model: str, data: str, config: TrainConfig, reason
 
 
 def test_what_changes_from_pass_to_pass_is_not_captured():
-    """BatchNorm, other optimisers and shared batches have reasons of their own, whatever the device offers."""
+    """BatchNorm, other optimisers and shared batches have separate reasons, independent of the device."""
     cuda = torch.device("cuda")
     paper = build("lt-node", "synthetic", "paper", seed=0)
     assert "BatchNorm" in str(unsupported_reason_capture(paper, make_optimizers(paper, SGD), cuda))
@@ -96,7 +96,7 @@ def test_an_sgd_that_the_flat_update_does_not_compute_is_not_captured(options: d
 
 
 def test_a_plan_says_how_steps_are_computed_and_why_not_faster():
-    """Requests and the reason for everything short of fused kernels; on a device of the name cuda, which need not exist."""
+    """A plan names its mode and the reason for not being faster; the device need not exist."""
     cuda, model = torch.device("cuda"), build("lt-node", InputSpec((2,), "classification", 3), seed=0)
     optimizers, example = make_optimizers(model, SGD), torch.zeros(1, 2)
     planned = plan_step(model, optimizers, cuda, example)
@@ -111,7 +111,7 @@ def test_a_plan_says_how_steps_are_computed_and_why_not_faster():
 @pytest.mark.gpu
 @pytest.mark.parametrize(("precision", "fused", "bound"), [("fp32", True, 0.01), ("tf32", False, 0.02), ("bf16", True, 0.05)])
 def test_captured_training_follows_the_reference(precision: str, fused: bool, bound: float):
-    """200 steps on the same batches and end-times: every loss within tolerance (1e-2) and rounding."""
+    """Over 200 steps on the same batches and end-times, every loss agrees within tolerance (1e-2) and rounding."""
     step = captured(precision, fused)
     reference = build("lt-node", "mnist", seed=0).to("cuda").train()
     optimizer = make_optimizers(reference, SGD)["main"]
@@ -132,14 +132,14 @@ def test_captured_training_follows_the_reference(precision: str, fused: bool, bo
 @pytest.mark.gpu
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_failed_check_masks_the_update_and_leaves_no_trace(fused: bool):
-    """A grid that is far too coarse for the tolerance: weights, posterior and momentum stay bit for bit, and it is counted."""
+    """On a grid that is far too coarse, weights, posterior and momentum stay bit for bit, and the update is counted as masked."""
     step = captured("fp32", fused)
     for i in range(4):
         step(learnable_batch(i, "cuda"))
     torch.cuda.synchronize()
     before = [p.detach().clone() for p in step.sgd.parameters]
     momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.sgd.parameters]
-    with torch.no_grad():  # a field a hundred times as fast: the kept grid no longer does
+    with torch.no_grad():  # a field a hundred times as fast, for which the training grid is too coarse
         step.model.field.norm3.weight.mul_(100.0)
     fast = [p.detach().clone() for p in step.sgd.parameters]
     step(learnable_batch(4, "cuda"))
@@ -148,8 +148,8 @@ def test_a_failed_check_masks_the_update_and_leaves_no_trace(fused: bool):
     assert all(torch.equal(a, b.detach()) for a, b in zip(fast, step.sgd.parameters, strict=True))
     kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.sgd.parameters]
     assert all(torch.equal(a, b) for a, b in zip(momentum, kept, strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(before, fast, strict=True))  # the change above did change something
-    for i in range(5, 12):  # seen a few steps later: a new grid, and training goes on
+    assert not all(torch.equal(a, b) for a, b in zip(before, fast, strict=True))  # the change above had an effect
+    for i in range(5, 12):  # a few steps later the failure is noticed, a new grid is searched, and training continues
         step(learnable_batch(i, "cuda"))
     assert step.policy.grid.n_searches >= 2
 
@@ -158,7 +158,7 @@ def test_a_failed_check_masks_the_update_and_leaves_no_trace(fused: bool):
 
 
 class Watchful(nn.Module):
-    """A part that calls ``watch`` in every pass, counts passes in a buffer and draws random numbers: traces to leave."""
+    """A part that leaves traces: it calls ``watch`` in every pass, counts passes in a buffer and draws random numbers."""
 
     def __init__(self, layer: nn.Module, watch: Any) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Watchful(nn.Module):
 
 
 def watched_model(field: Any = None, head: Any = None) -> ltnode.LatentTimeODE:
-    """Small own parts on the synthetic data, the field and the head with something in them that a capture may meet."""
+    """Return a small model with user-defined parts, whose field and head call the given functions in every pass."""
 
     def nothing(h: Tensor) -> None:
         pass
@@ -190,10 +190,10 @@ def watched_model(field: Any = None, head: Any = None) -> ltnode.LatentTimeODE:
 
 
 class EmulatedCapture:
-    """torch.cuda on a CPU as far as `GraphStep._capture` needs it, and as torch behaves when a capture breaks.
+    """Emulates the parts of torch.cuda that `GraphStep._capture` uses, including how torch behaves when a capture breaks.
 
-    Passes run at once, so that whatever they do leaves its trace; a broken capture raises once more on leaving and does not
-    put the stream back.
+    Passes run immediately and leave their traces; a broken capture raises a second error on leaving and does not restore the
+    stream.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +239,14 @@ class EmulatedCapture:
         self.stream = before
 
     def wait(self, h: Tensor) -> None:
-        """What .item() does."""
+        """Wait for the device, as .item() does."""
         if self.recording:
             raise RuntimeError("operation not permitted when stream is capturing\nCompile with TORCH_USE_CUDA_DSA")
         if self.mode == "error":
             raise RuntimeError("called a synchronizing CUDA operation")
 
     def wait_unseen(self, h: Tensor) -> None:
-        """What a library that waits without torch does."""
+        """Wait for the device without torch's knowledge, as some libraries do."""
         if self.recording:
             self.wait(h)
 
@@ -276,8 +276,8 @@ def test_a_step_that_cannot_be_captured_trains_as_if_nobody_had_tried(
 ):
     """Weights, buffers, random numbers and losses of ``auto`` are those of ``off``, bit for bit, and one line says why.
 
-    The emulated passes before the failure really run: an update that is not masked, a momentum, a counter or a random number
-    that they left would show.
+    The emulated passes before the failure really run, so an unmasked update, a momentum, a counter or a random number that they
+    leave behind would be noticed.
     """
     watches = {} if part == "nothing" else {part: getattr(emulated, watch)}
     emulated.breaks_on_leaving = part == "nothing"
@@ -298,7 +298,7 @@ def test_a_step_that_cannot_be_captured_trains_as_if_nobody_had_tried(
 @pytest.mark.no_typecheck
 @pytest.mark.parametrize("watch", ["wait", "wait_unseen"])
 def test_a_wish_that_cannot_be_met_stops_the_run_with_the_reason(watch: str, emulated: EmulatedCapture, tmp_path: Any):
-    """``graph`` does not fall back; the run folder can be continued with ``auto``, as if it had been asked for at once."""
+    """``graph`` does not fall back; the run can be resumed with ``auto`` and ends as if ``auto`` had been requested at first."""
     watched = {"field": getattr(emulated, watch)}
     with pytest.raises(ConfigError, match=r"'graph' is not possible: .*cannot record.*use 'auto' or 'off'"):
         ltnode.fit(watched_model(**watched), tiny_data(), own_config(accelerate="graph"), out=tmp_path / "run")
@@ -310,7 +310,7 @@ def test_a_wish_that_cannot_be_met_stops_the_run_with_the_reason(watch: str, emu
 @pytest.mark.no_typecheck
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("tried to allocate 2 GiB"), RuntimeError("CUDA error: out of memory")])
 def test_want_of_memory_is_not_taken_for_a_part_that_cannot_be_captured(error: RuntimeError, emulated: EmulatedCapture):
-    """From torch's allocator or from a library, it comes out as it is, with the stream put back: a slow step would hide it."""
+    """Out-of-memory errors are raised unchanged, and the stream is restored; a fallback would hide them."""
 
     def allocate(h: Tensor) -> None:
         if emulated.recording:
@@ -323,7 +323,7 @@ def test_want_of_memory_is_not_taken_for_a_part_that_cannot_be_captured(error: R
 
 @pytest.mark.no_typecheck
 def test_a_wrong_part_is_named_as_without_acceleration(emulated: EmulatedCapture):
-    """An error that the eager step has as well comes from there, in its own words."""
+    """An error that the eager step raises as well is raised with the same message."""
     model = watched_model()
     model.head = nn.Linear(5, 1)
     with pytest.raises(ltnode.InputError, match="the head does not accept a batch"):
@@ -351,7 +351,7 @@ class Scripted:
 
 @pytest.mark.no_typecheck
 def test_a_later_capture_may_fail_too():
-    """Another batch size or number of steps after five captured updates: one update per batch, the counters stay in the log."""
+    """After five captured updates a capture fails: every batch is still used for one update, and the counters stay in the log."""
 
     def batches() -> Iterator[Batch]:
         x, y = tiny_data().train.x[:16], tiny_data().train.y[:16]
@@ -368,7 +368,7 @@ def test_a_later_capture_may_fail_too():
 
 @pytest.mark.parametrize("steps_before", [0, 3])
 def test_the_momentum_of_a_captured_step_serves_the_eager_one(steps_before: int):
-    """Views of one buffer, zeros where there was none, in place of torch's own: the next steps of SGD are the same."""
+    """Replacing the momentum of SGD by views of one flat buffer does not change the following steps."""
     models = [tiny_model(), tiny_model()]
     optimizers = [make_optimizers(model, own_config(nesterov=True))["main"] for model in models]
     for step in range(steps_before + 3):
@@ -397,8 +397,8 @@ def read_while_recording(h: Tensor) -> None:
 def test_on_cuda_a_part_that_reads_values_trains_eagerly(part: str, watch: Any, caplog: pytest.LogCaptureFixture):
     """``auto`` ends like ``off`` (sums on a GPU differ in order: 1e-3), ``graph`` says why it cannot, and CUDA stays usable.
 
-    Reading only while it is recorded breaks a real capture, from which torch has to be brought back: the stream, random numbers,
-    and another capture after it.
+    Reading a value only during the recording breaks a real capture, after which torch has to be repaired: the stream, the random
+    numbers, and a later capture.
     """
     chosen = own_config(device="cuda")
     stream = torch.cuda.current_stream()

@@ -1,4 +1,4 @@
-"""Predictions of several batches at once, against `predict` of each."""
+"""Predictions of several batches in one solve, against `predict` for each batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def image_model(name: str) -> ltnode.LatentTimeODE:
     spec = InputSpec((1, 12, 12), "classification", 3)
     model = ltnode.build(name, spec, seed=0, preset="paper", width=32)
     assert isinstance(model, ltnode.LatentTimeODE)
-    with torch.no_grad():  # heads begin near zero, where all predictions are the same
+    with torch.no_grad():  # heads are initialised near zero, where all predictions are equal
         for parameter in model.head.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return model.double()
@@ -25,7 +25,7 @@ def image_model(name: str) -> ltnode.LatentTimeODE:
 @pytest.mark.parametrize("draw", ["random", "quantile"])
 @pytest.mark.parametrize("seeds", [(5, 5, 5), (1, 2, 3)])
 def test_joint_batches_are_predicted_as_alone(name: str, draw: str, seeds: tuple[int, int, int]):
-    """Same end-times and work; in float64, where sums in another order leave 1e-12 of the logits, and ReLUs amplify it."""
+    """End-times and work are equal; in float64, reordered sums differ by 1e-12 of the logits, which ReLUs amplify."""
     model = image_model(name)
     batches = torch.randn(3, 4, 1, 12, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64).unbind()
     found = predict_batches(model, batches, 5, draw, seeds)

@@ -1,4 +1,4 @@
-"""The captured step of models without an adaptive solver: on a CPU with a graph that runs its pass again, and on CUDA."""
+"""The captured step of models without an adaptive solver, on a CPU with emulated graphs and on CUDA."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batch(step: int, size: int, device: str) -> Batch:
 
 @pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
 def test_both_phases_are_those_of_the_eager_step(emulated: None):
-    """Pieces of both losses and all weights, over batches of two sizes; the flat update rounds differently (1e-5)."""
+    """Parts of both losses and all weights agree over batches of two sizes; only the flat update rounds differently (1e-5)."""
     reference, captured = sde_net("cpu"), sde_net("cpu")
     eager, step = EagerStep(*reference, SETTINGS), PhasesGraphStep(*captured, SETTINGS)
     for number, size in enumerate((6, 6, 4, 6)):
@@ -58,7 +58,7 @@ def test_both_phases_are_those_of_the_eager_step(emulated: None):
 
 @pytest.mark.no_typecheck
 def test_a_loss_that_is_no_number_changes_nothing_and_is_counted(emulated: None):
-    """Both phases are masked: weights and momentum stay bit for bit."""
+    """The updates of both phases are masked, and the weights stay bit for bit."""
     model, optimizers = sde_net("cpu")
     step = PhasesGraphStep(model, optimizers, SETTINGS)
     step(batch(0, 4, "cpu"))
@@ -106,7 +106,7 @@ def test_sde_net_trains_captured_as_it_does_eagerly():
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-2), ("bf16", 0.08)])
 @pytest.mark.parametrize("phase", ["main", "diffusion"])
 def test_fused_layers_have_the_gradients_of_the_layers(precision: str, bound: float, phase: str):
-    """Loss and whole gradient of both phases at CIFAR10's shapes with the same noise; masks flip where rounding moves a value."""
+    """Loss and gradient of both phases agree at CIFAR10's shapes with the same noise, up to ReLU masks that rounding flips."""
     model = build("sde-net", "cifar10", seed=0).cuda().train()
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(32, 3, 32, 32, generator=generator).cuda(), torch.randint(0, 10, (32,), generator=generator).cuda()
@@ -124,7 +124,7 @@ def test_fused_layers_have_the_gradients_of_the_layers(precision: str, bound: fl
 
 
 def test_fused_layers_are_the_layers_on_a_cpu():
-    """The kernels are for CUDA: asked for on a CPU, everything stays as it is, and the reason says so."""
+    """The kernels need CUDA: on a CPU the layers themselves run, and the reason says so."""
     model, x, y = build("sde-net", "mnist", seed=0), torch.randn(2, 1, 28, 28), torch.tensor([0, 1])
     losses = []
     for wanted in (False, True):

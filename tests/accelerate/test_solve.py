@@ -1,8 +1,7 @@
-"""Training solves through the fused trajectory: the same as through the layers, in every respect that a caller sees.
+"""Training solves through the fused trajectory give the caller the same results as solves through the layers.
 
-On the CPU a stand-in of the trajectory, in torch alone and from the same tensors, takes the kernels' place: what is tested is
-everything around them (weights of the dense output, error check, new grids, statistics, when to use them). On CUDA the kernels
-themselves are.
+On the CPU a stand-in for the trajectory, written in torch, replaces the kernels; this tests everything around them (weights of
+the dense output, error check, new grids, statistics, when to use them). On CUDA the kernels themselves are tested.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ltnode.ode.tableau import ButcherTableau, get_tableau
 
 IMAGES = InputSpec((1, 12, 12), "classification", 3)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-"""Float32 sums in another order over a few steps."""
+"""Allows for reordered float32 sums over a few steps."""
 
 
 def standing_in(
@@ -61,7 +60,7 @@ def standing_in(
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Have the stand-in serve on the CPU; the precisions of its calls."""
+    """Use the stand-in on the CPU; returns the precisions of its calls."""
     calls: list[str] = []
 
     def recording(*args: object) -> tuple[Tensor, Tensor]:
@@ -74,10 +73,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def rough(name: str, **options: object) -> Model:
-    """A model with every parameter away from its special initial value, and a tolerance that takes several steps.
+    """Return a model whose parameters differ from their special initial values, with a tolerance that takes several steps.
 
-    All inputs of the field's ReLUs are positive (at 3x3 positions and a channel a group they lie above -2.9 times the scale,
-    plus 6): where a rounding error flips one, two trainings by layers differ in a hundredth of their gradients.
+    All inputs of the field's ReLUs are positive (at 3x3 positions and one channel per group they lie above -2.9 times the scale,
+    plus 6), because a ReLU that rounding flips changes gradients by a hundredth.
     """
     solver = {"rtol": 1e-4, "atol": 1e-4, **options.pop("solver", {})}  # type: ignore[dict-item]
     model = build(name, IMAGES, seed=0, width=32, solver=solver, **options)
@@ -100,7 +99,7 @@ def gradients(model: Model, loss: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", ["node", "lt-node", "alt-node", "node-gp"])
 def test_losses_gradients_and_statistics_are_those_of_the_layers(name: str, passes: list[str]):
-    """Three steps of training, shared and own end-times: losses, gradients, statistics and kept grids against the layers.
+    """Losses, gradients, statistics and training grids of three steps agree with those of the layers.
 
     Rounding differs, so losses agree to 1e-5 and gradients to 1e-3 of the largest; counts are equal.
     """
@@ -132,7 +131,7 @@ def test_losses_gradients_and_statistics_are_those_of_the_layers(name: str, pass
 @pytest.mark.parametrize("per_sample", [False, True])
 @pytest.mark.parametrize("method", ["dopri5", "tsit5", "bosh3"])
 def test_states_and_norms_are_those_of_the_replay(method: str, per_sample: bool, passes: list[str]):
-    """Any order of the times, 0, an edge and the end among them; twelve steps, more than one chunk of the dense output."""
+    """The times are unordered and include 0, an edge and the end; twelve steps exceed one chunk of the dense output."""
     field, h = rough("lt-node").field, torch.randn(4, 32, 3, 3)
     edges = [0.25 * m for m in range(13)]
     times = torch.tensor([1.31, 0.0, 3.0, 0.5, 2.9, 0.01])
@@ -150,7 +149,7 @@ def test_states_and_norms_are_those_of_the_replay(method: str, per_sample: bool,
 
 
 def test_a_failed_check_searches_a_new_grid_and_solves_again(passes: list[str]):
-    """A field that has become ten times as fast: one pass discarded, a finer grid, the result and counts of the layers."""
+    """When the field becomes ten times as fast, one pass is discarded and a finer grid gives the results of the layers."""
     model = rough("lt-node")
     assert isinstance(model, LatentTimeODE)
     h, times = torch.randn(4, 32, 3, 3), torch.tensor([0.4, 1.7, 2.9])
@@ -167,11 +166,11 @@ def test_a_failed_check_searches_a_new_grid_and_solves_again(passes: list[str]):
     assert got.stats.n_refreshed == 1
     assert model.training_grid.n_failed_checks == 1
     assert model.training_grid == other.training_grid
-    torch.testing.assert_close(got.states, wanted.states, rtol=1e-3, atol=1e-3)  # a fast field spreads the rounding apart
+    torch.testing.assert_close(got.states, wanted.states, rtol=1e-3, atol=1e-3)  # a fast field amplifies rounding errors
 
 
 def test_the_layers_have_the_last_word():
-    """A replayer whose rounding never meets the tolerance: two attempts with it, the third through the field itself."""
+    """A replayer that never meets the tolerance is tried twice; the third attempt evaluates the field itself."""
     field, h, times = rough("lt-node").field, torch.randn(2, 32, 3, 3), torch.tensor([1.0])
     calls = []
 
@@ -185,7 +184,7 @@ def test_the_layers_have_the_last_word():
 
 
 def test_predictions_and_other_grids_go_through_the_layers(passes: list[str]):
-    """Stored and adaptive steps, equal steps without a check, times beyond the window, recomputation: as ever."""
+    """Prediction grids, adaptive and fixed steps, times beyond the window and recomputation do not use the kernels."""
     model = rough("lt-node")
     assert isinstance(model, LatentTimeODE)
     x, h, times = torch.randn(3, 1, 12, 12), torch.randn(3, 32, 3, 3), torch.tensor([0.5, 2.0])
@@ -202,7 +201,7 @@ def test_predictions_and_other_grids_go_through_the_layers(passes: list[str]):
 
 
 def test_the_precision_is_that_of_the_convolutions(passes: list[str], monkeypatch: pytest.MonkeyPatch):
-    """Autocast to bfloat16, float32 with and without TF32; autocast to float16, which the kernels do not have: the layers."""
+    """The kernels support autocast to bfloat16, and float32 with and without TF32; for autocast to float16 the layers run."""
     field, h, times = rough("lt-node").field, torch.randn(2, 32, 3, 3), torch.tensor([1.0])
 
     def solve() -> list[str]:
@@ -258,7 +257,7 @@ def test_what_the_kernels_cannot_do_has_a_reason(
 
 
 def test_on_the_cpu_the_layers_serve():
-    """No stand-in here: the reference is the default wherever there is no CUDA."""
+    """Without CUDA and without the stand-in, the reference runs."""
     h = torch.zeros(2, 32, 3, 3)
     assert "cpu" in str(unsupported_reason_fused_solve(ConvField(32), h, torch.ones(1), get_tableau("dopri5")))
     assert fused_replayer(ConvField(32), h, torch.ones(1), "dopri5", 1e-2, 1e-2) is None
@@ -267,8 +266,8 @@ def test_on_the_cpu_the_layers_serve():
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["lt-node", "alt-node", "node-gp"])
 def test_fused_training_solves_on_cuda_are_those_of_the_layers(name: str):
-    """Full precision, CIFAR10 shapes: states to 1e-4 of the layers', the same grid; gradients to 2 % in norm, since rounding
-    flips a few of a million ReLUs."""
+    """In full precision at CIFAR10's shapes, states agree to 1e-4 on the same grid, and gradients to 2 % in norm, because
+    rounding flips a few of a million ReLUs."""
     model = build(name, "cifar10", seed=0).to("cuda").train()
     solver = model.backbone if isinstance(model, NodeGP) else model
     assert isinstance(solver, LatentTimeODE)
@@ -291,14 +290,14 @@ def test_fused_training_solves_on_cuda_are_those_of_the_layers(name: str):
     torch.testing.assert_close(got.states, wanted.states, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(got.error_norms, wanted.error_norms, rtol=1e-3, atol=1e-4)
     assert torch.equal(got.grid, wanted.grid)
-    floor = 1e-2 * max(float(g.norm()) for g in theirs)  # a bias before a norm has next to no gradient but for rounding
+    floor = 1e-2 * max(float(g.norm()) for g in theirs)  # the gradient of a bias before a norm is mostly rounding error
     for a, b in zip(ours, theirs, strict=True):
         assert float((a - b).norm()) < 0.02 * max(float(b.norm()), floor)
 
 
 @pytest.mark.gpu
 def test_autocast_training_on_cuda_uses_the_kernels_in_bfloat16():
-    """States of a bfloat16 stem stay bfloat16, and lie within 3 % of those in full precision, in norm."""
+    """States of a bfloat16 stem stay bfloat16 and agree with those in full precision to 3 % in norm."""
     model = build("lt-node", "cifar10", seed=0).to("cuda").train()
     assert isinstance(model, LatentTimeODE)
     x, times = torch.randn(64, 3, 32, 32, device="cuda"), torch.tensor([0.5, 1.5, 2.9], device="cuda")

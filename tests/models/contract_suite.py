@@ -1,4 +1,4 @@
-"""What every model must do, as a class to inherit: a new model gets all of these tests by naming how it is made.
+"""The contract of all models as a test class: a new model inherits all tests by saying how it is built.
 
 class TestMyModel(ModelContract):
     name, data, preset = "my-model", InputSpec((2,), "classification", 3), "default"
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from ltnode.models import InputSpec, Model, build, build_from_spec, input_spec
 
-# Batches are cut into matrix products of other sizes, so float32 results differ in their last digits.
+# Different batch sizes lead to different matrix products, so float32 results differ in their last digits.
 SAME = {"rtol": 1e-5, "atol": 1e-5}
 
 
 class ModelContract:
-    """Contract of `ltnode.models.Model`; subclasses say which model.
+    """Contract of `ltnode.models.Model`; subclasses name the model.
 
     Attributes:
         name: A name for `ltnode.build`.
@@ -38,7 +38,7 @@ class ModelContract:
     options: ClassVar[dict[str, Any]] = {}
     random_draws: ClassVar[bool] = True
 
-    # -- how to get one ------------------------------------------------------------------------------------------------------
+    # -- building ------------------------------------------------------------------------------------------------------------
 
     def make(self, seed: int = 0) -> Model:
         return build(self.name, self.data, self.preset, seed=seed, **self.options)  # type: ignore[arg-type]
@@ -54,11 +54,11 @@ class ModelContract:
         return torch.randn(n, generator=generator)
 
     def roughen(self, model: Model) -> bool:
-        """Change weights until some of ``inputs(8)`` need more than the stored grid; False for a model without one."""
+        """Change the weights so that the prediction grid fails for some of ``inputs(8)``; False for a model without a grid."""
         return False
 
     def train_a_little(self, model: Model, steps: int = 3) -> list[float]:
-        """A few optimiser steps over all phases, each with the same random numbers; the losses of the first phase."""
+        """Make a few optimiser steps over all phases with the same random numbers; returns the losses of the first phase."""
         x, y = self.inputs(8), self.targets(8)
         optimizers = {}
         for phase in model.phases:
@@ -81,7 +81,7 @@ class ModelContract:
     # -- loss ----------------------------------------------------------------------------------------------------------------
 
     def test_loss_is_a_finite_number_with_a_gradient(self) -> None:
-        """0-dim, and every parameter of the phase gets a finite gradient."""
+        """The loss is 0-dim, and every parameter of the phase gets a finite gradient."""
         model = self.make()
         for phase in model.phases:
             model.zero_grad()
@@ -138,7 +138,7 @@ class ModelContract:
             model.predict(x.long().numpy())
 
     def test_uncertainty_splits_in_two(self) -> None:
-        """Entropy = aleatoric + epistemic, both not negative; for regression the same of variances. Float32: to 1e-6 and 1e-5."""
+        """Entropy = aleatoric + epistemic, both non-negative; the same holds for variances in regression (float32)."""
         model = self.make()
         self.train_a_little(model)
         p = model.predict(3 * self.inputs(12))
@@ -161,11 +161,11 @@ class ModelContract:
             torch.testing.assert_close(p.entropy, 0.5 * torch.log(2 * math.pi * math.e * variance), rtol=1e-5, atol=1e-5)
 
     def test_predict_leaves_no_trace(self) -> None:
-        """Modes (also of single modules), random state, buffers, weights, gradients and loss_parts are as before."""
+        """Modes of all modules, random state, buffers, weights, gradients and loss_parts are unchanged."""
         model = self.make()
         model.loss(self.inputs(), self.targets(), n_data=6).backward()
         model.train()
-        next(iter(model.children())).eval()  # a part that the user froze must stay so
+        next(iter(model.children())).eval()  # a part that the user put into eval mode must stay in it
         modes = [module.training for module in model.modules()]
         state = {name: value.clone() for name, value in model.state_dict().items()}
         gradients = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
@@ -185,9 +185,9 @@ class ModelContract:
 
     @pytest.mark.parametrize("state", ["fresh", "trained", "rough"])
     def test_prediction_depends_on_its_input_alone(self, state: str) -> None:
-        """An input alone, in a batch, shuffled, and among very different batch-mates: equal to 1e-5.
+        """Predictions of an input alone, in a batch, shuffled, and among very different inputs agree to 1e-5.
 
-        A rough field blows rounding up as it does everything else, so that case is in float64: what is left is dependence.
+        A rough field amplifies rounding errors, so that case is in float64, where only a real dependence could be seen.
         """
         model, x = self.make(), self.inputs(8)
         if state == "trained":
@@ -207,7 +207,7 @@ class ModelContract:
         torch.testing.assert_close(torch.cat([among[:, :3], among[:, 8:]], dim=1), together, **SAME)
 
     def test_random_draws_come_from_the_seed(self) -> None:
-        """draw="random": the same seed gives the same bits whatever torch's generator holds; another seed another draw."""
+        """With draw="random", predictions depend on the seed and not on the state of the global generator."""
         model, x = self.make(), self.inputs()
         first = model.predict(x, draw="random", seed=3)
         torch.manual_seed(99)
@@ -218,7 +218,7 @@ class ModelContract:
             assert not torch.equal(first.outputs, model.predict(x, draw="random", seed=4).outputs)
 
     def test_log_probs_agree_with_predict_and_reach_the_input(self) -> None:
-        """For attacks: the log of predict's probabilities in eval mode, with a gradient; refused for regression."""
+        """Attacks get the log of the predicted probabilities in eval mode with a gradient; regression models refuse."""
         model, x = self.make().eval(), self.inputs()
         if model.task == "regression":
             with pytest.raises(ValueError, match="regression"):
@@ -239,7 +239,7 @@ class ModelContract:
     # -- saving, copying, building again -------------------------------------------------------------------------------------
 
     def test_state_dict_carries_everything_a_prediction_needs(self) -> None:
-        """Weights, posterior and stored grid, of whatever length, through a state dict into a fresh model: the same bits."""
+        """Weights, posterior and a prediction grid of any length reach another model through a state dict, bit for bit."""
         model = self.make()
         self.train_a_little(model)
         model.finish_training(self.inputs(8), self.targets(8))
@@ -251,7 +251,7 @@ class ModelContract:
         assert torch.equal(other.predict(self.inputs()).outputs, model.predict(self.inputs()).outputs)
 
     def test_spec_builds_the_same_network_again(self) -> None:
-        """``build_from_spec(spec)`` after JSON, plus the state dict: the same bits, loss and prediction."""
+        """A model rebuilt from its specification as JSON and its state dict has the same loss and predictions, bit for bit."""
         model = self.make()
         again = build_from_spec(json.loads(json.dumps(model.spec)))
         again.load_state_dict(model.state_dict())
@@ -264,7 +264,7 @@ class ModelContract:
         assert losses[0] == losses[1]
 
     def test_solver_state_is_json_and_continues_a_run(self) -> None:
-        """What training keeps from step to step survives JSON: the next loss has the same bits."""
+        """The state of the training solver survives JSON: the next loss has the same bits."""
         model = self.make()
         self.train_a_little(model, steps=1)
         other = self.make(seed=1)
@@ -277,7 +277,7 @@ class ModelContract:
         assert losses[0] == losses[1]
 
     def test_same_seed_same_numbers(self) -> None:
-        """Building with a seed is deterministic and leaves torch's generator alone; so are loss and prediction after it."""
+        """Building with a seed, the loss and the prediction are deterministic, and the global generator is unchanged."""
         torch.manual_seed(7)
         before = torch.get_rng_state()
         first, second, third = self.make(3), self.make(3), self.make(4)
@@ -303,7 +303,7 @@ class ModelContract:
         assert torch.equal(twin.predict(self.inputs()).outputs, before)
 
     def test_works_in_float64(self) -> None:
-        """``model.double()``: loss and prediction in float64, and close to those of float32 (1e-3: rounding along the solve)."""
+        """After ``model.double()`` loss and prediction are float64, and close to those in float32 (1e-3 for rounding)."""
         model = self.make()
         single = model.predict(self.inputs()).outputs
         model.double()
@@ -318,7 +318,7 @@ class ModelContract:
         torch.testing.assert_close(double.outputs.float(), single, rtol=1e-3, atol=1e-3)
 
     def _restore_statistics(self, model: Model) -> None:
-        """Take back what a loss in train mode did to the running statistics of BatchNorm."""
+        """Undo the effect of a loss in train mode on the running statistics of BatchNorm."""
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.reset_running_stats()

@@ -1,4 +1,4 @@
-"""How well a model learns: a short training on real images, and its error."""
+"""Short trainings that show how well a model learns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ltnode.training import train_preset
 
 
 def mnist_error(name: str, root: Path, epochs: int, options: dict[str, Any] | None = None, **changes: Any) -> float:
-    """Test error on all 10,000 test images after training on 6,000: the preset with a shorter schedule and the given changes."""
+    """Return the error on all 10,000 test images after training on 6,000, with a shorter schedule and some changes."""
     data = ltnode.data.load("mnist", root=root)
     model = ltnode.build(name, "mnist", seed=0, **(options or {}))
     schedule = {"epochs": epochs, "milestones": (epochs - 2, epochs - 1), "limit": 6000, "batch_size": 64}
@@ -27,7 +27,7 @@ def mnist_error(name: str, root: Path, epochs: int, options: dict[str, Any] | No
 
 
 def gap_rmse(name: str, steps: int, points: int = 300, **options: Any) -> tuple[ltnode.Model, float]:
-    """A model after some steps on the 1-D set with a gap (noise 0.1), and the error of its mean on the training points."""
+    """Train a model for some steps on the 1-D set with a gap (noise 0.1); returns it with its RMSE on the training points."""
     data = ltnode.data.gap_data(points)
     model = ltnode.build(name, "synthetic", seed=0, **options)
     ltnode.fit(model, data, train_preset(name, data).replace(epochs=steps, device="cpu"))

@@ -1,4 +1,4 @@
-"""Deep ensemble, Monte-Carlo dropout and STEER: the model contract, what is particular to each, learning."""
+"""Deep ensemble, Monte-Carlo dropout and STEER: the model contract, their specific properties, and learning."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ensemble(data: str | InputSpec = VECTORS, members: int = 3) -> Ensemble:
 
 
 def test_ensemble_loss_is_the_sum_of_independent_networks():
-    """Value by the members' own losses; gradients of each as if it were alone, so training together is training apart."""
+    """The loss is the sum over the members, whose gradients are those of each member alone."""
     model, x, y = ensemble(), torch.randn(6, 2), torch.randint(3, (6,))
     loss = model.loss(x, y)
     loss.backward()
@@ -66,7 +66,7 @@ def test_ensemble_loss_is_the_sum_of_independent_networks():
 
 
 def test_ensemble_members_train_as_if_alone(tmp_path: Path):
-    """Through the engine, with momentum and weight decay: each member ends where a lone NODE with its start ends (rounding)."""
+    """Trained by `ltnode.fit` with momentum and weight decay, every member ends like a NODE with the same initial weights."""
     data, model = ltnode.data.gap_data(40), build("ensemble", "synthetic", seed=0, width=6, members=2)
     config = ltnode.TrainConfig(epochs=4, batch_size=16, optimizer="sgd", lr=0.02, weight_decay=1e-3, device="cpu")
     lone = []
@@ -82,7 +82,7 @@ def test_ensemble_members_train_as_if_alone(tmp_path: Path):
 
 
 def test_ensemble_members_take_turns():
-    """S = 2 M repeats every network, S < M takes the first; probabilities for S = M are the plain mean."""
+    """S = 2 M repeats every network, S < M takes the first S; the probabilities for S = M are the mean."""
     model, x = ensemble(), torch.randn(4, 2)
     single = torch.stack([member.predict(x, samples=1).probs for member in model.members])
     torch.testing.assert_close(model.predict(x, samples=3).probs, single.mean(dim=0))
@@ -116,7 +116,7 @@ class DropoutContract(ModelContract):
     name = "mc-dropout"
 
     def roughen(self, model: Model) -> bool:
-        """The network inside, without its masks; with them some inputs need finer grids too."""
+        """The network without its masks; with masks some inputs need finer grids as well."""
         assert isinstance(model, DropoutODE)
         return LatentTimeContract.roughen(self, model.node)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def dropout_ode(data: str | InputSpec = VECTORS, **options: Any) -> DropoutODE:
 
 
 class MaskLog:
-    """The masks that were in force at every evaluation of a field."""
+    """Records the masks at every evaluation of a field."""
 
     def __init__(self, model: DropoutODE) -> None:
         self.masks: list[Tensor] = []
@@ -158,9 +158,9 @@ class MaskLog:
 @pytest.mark.parametrize("training", ["adaptive", "kept"])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_one_mask_per_solve(training: str, recompute: bool):
-    """Grid search, replay and the recomputed steps of the backward pass see one mask per sample; the next pass another.
+    """Grid search, replay and recomputed steps of the backward pass use the same mask per sample; the next pass uses another.
 
-    With it the loss is a function: its gradient agrees with finite differences (float64, 1e-4: their truncation).
+    The loss is then a deterministic function, whose gradient agrees with finite differences (float64, truncation 1e-4).
     """
     model = dropout_ode(solver={"training": training, "recompute": recompute, "rtol": 1e-4, "atol": 1e-4}).double()
     log = MaskLog(model)
@@ -176,7 +176,7 @@ def test_one_mask_per_solve(training: str, recompute: bool):
 
 
 def test_the_gradient_of_a_masked_solve_is_right():
-    """The same masks by the same seed: d loss / d weight against a central difference (float64)."""
+    """With the same seed and thereby the same masks, d loss / d weight agrees with a central difference (float64)."""
     model = dropout_ode(solver={"training": "adaptive"}).double()
     x, y = torch.randn(6, 2, dtype=torch.float64), torch.randint(3, (6,))
     weight = model.node.field.layers[0].weight
@@ -197,7 +197,7 @@ def test_the_gradient_of_a_masked_solve_is_right():
 
 @pytest.mark.parametrize("data", [VECTORS, IMAGES])
 def test_members_are_solves_of_their_own_masked_network(data: InputSpec):
-    """Each of 4 members against a solve of B inputs with its one mask, on a grid that neither has to refine (float32: 1e-5)."""
+    """Every one of 4 members agrees with a solve with its mask, on a grid that needs no refinement (float32: 1e-5)."""
     model = dropout_ode(data).eval()
     model.node.grid = torch.linspace(0.0, 1.0, 17, dtype=torch.float64)
     x = torch.randn(3, *data.shape)
@@ -228,7 +228,7 @@ def test_masks_drop_the_right_share_and_keep_the_mean():
 
 
 def test_eval_mode_without_masks_is_the_mean_network():
-    """After training passes eval mode has no mask, whatever the batch; in train mode masks for another batch are refused."""
+    """Eval mode has no mask for any batch; in train mode masks that were drawn for another batch size are refused."""
     model, plain = dropout_ode(), build("node", VECTORS, seed=0, width=8)
     model.loss(torch.randn(6, 2), torch.randint(3, (6,)))
     x = torch.randn(5, 2)
@@ -331,7 +331,7 @@ def test_comparisons_train_like_a_plain_node(name: str):
 
 @pytest.mark.parametrize("name", ["sde-net", "node-gp", "ensemble", "mc-dropout", "steer"])
 def test_a_resumed_run_is_the_whole_run(name: str, tmp_path: Path):
-    """Through the engine: stopped and continued, the same weights bit for bit; the loaded model predicts the same."""
+    """A stopped and resumed training ends with the same weights bit for bit, and the loaded model predicts the same."""
     options = {"gp": {"grid_size": 16}} if name == "node-gp" else {"members": 2} if name == "ensemble" else {}
     data = ltnode.data.gap_data(32)
     config = ltnode.TrainConfig(

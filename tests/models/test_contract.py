@@ -17,10 +17,10 @@ IMAGES = InputSpec((1, 10, 10), "classification", 3)
 
 
 class LatentTimeContract(ModelContract):
-    """The contract, and how to make the check of the stored grid fail."""
+    """The contract, and how to make the error check of the prediction grid fail."""
 
     def roughen(self, model: Model) -> bool:
-        """Double the field's weights, store the coarsest grid, and set the tolerance so that half of the inputs fail on it."""
+        """Double the field's weights, use the coarsest prediction grid, and set the tolerance so that half of the inputs fail."""
         assert isinstance(model, LatentTimeODE)
         for module in model.field.modules():
             if isinstance(module, nn.Linear | nn.Conv2d | nn.GroupNorm):

@@ -1,4 +1,4 @@
-"""LatentTimeODE: one solve whatever S and B, the paper's networks layer by layer, training solves and their times."""
+"""LatentTimeODE: one solve for any S and B, training solves and their end-times, user-defined parts and options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def built(name: str, data: str | InputSpec = "synthetic", preset: str = "default
 
 @contextmanager
 def counted(field: nn.Module) -> Iterator[list[Tensor]]:
-    """The times at which the field is called, seen from outside."""
+    """Record the times at which the field is called."""
     calls: list[Tensor] = []
     handle = field.register_forward_hook(lambda module, args, output: calls.append(args[0]))
     try:
@@ -43,7 +43,7 @@ def counted(field: nn.Module) -> Iterator[list[Tensor]]:
 
 
 class NarrowEncoder(nn.Module):
-    """Gammas of every input between 2.6 and 2.9 (spread 0.5 %): the largest end-time is in the last of the four stored steps."""
+    """Gammas between 2.6 and 2.9 for every input (spread 0.5 %): the largest end-time lies in the last of the four steps."""
 
     def forward(self, x: Tensor) -> Tensor:
         log_alpha = torch.full_like(x[:, 0], 8.0)
@@ -60,7 +60,7 @@ def alt_model(truncate: bool = True, **solver: Any) -> LatentTimeODE:
 
 @pytest.mark.parametrize("truncate", [True, False], ids=["truncated", "untruncated"])
 def test_alt_prediction_is_one_solve_whatever_the_samples_and_the_batch(truncate: bool) -> None:
-    """Four stored steps of Dopri5 are 25 calls of the field (6 n + 1), each on the whole batch, for every S and B."""
+    """Four steps of Dopri5 are 25 calls of the field (6 n + 1), each on the whole batch, for every S and B."""
     model = alt_model(truncate)
     for samples, batch in ((1, 1), (1, 64), (10, 1), (10, 64), (100, 64)):
         with counted(model.field) as calls:
@@ -73,7 +73,7 @@ def test_alt_prediction_is_one_solve_whatever_the_samples_and_the_batch(truncate
 
 @pytest.mark.parametrize("name", ["uni-node", "lt-node", "lt-node-mixture", "alt-node"])
 def test_more_samples_cost_no_more_evaluations(name: str) -> None:
-    """Posteriors as built: at the same largest end-time (pinned by forward's times) S = 3 and S = 300 are the same calls."""
+    """At the same largest end-time, S = 3 and S = 300 lead to the same calls of the field."""
     model = built(name, VECTORS)
     x, counts = torch.randn(7, 2), []
     for samples in (3, 300):
@@ -101,7 +101,7 @@ class LargestTensor(TorchFunctionMode):
 
 
 def test_alt_prediction_needs_memory_of_order_samples_times_batch() -> None:
-    """The largest tensor is that of the S B states (width 32): doubling S or B doubles it, and no B^2 or S^2 appears."""
+    """The largest tensor holds the S B states (width 32): doubling S or B doubles it, so there is no B^2 or S^2."""
     model = alt_model()
 
     def largest(samples: int, batch: int) -> int:
@@ -115,7 +115,7 @@ def test_alt_prediction_needs_memory_of_order_samples_times_batch() -> None:
 
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_alt_members_equal_separate_solves_per_input(preset: str) -> None:
-    """Each member of each input against an adaptive solve of its own; both at tolerance 1e-4, so they agree to 2e-3."""
+    """Every member of every input agrees with a separate adaptive solve; both have tolerance 1e-4, so they agree to 2e-3."""
     model = built("alt-node", preset=preset, solver={"rtol": 1e-4, "atol": 1e-4}).eval()
     x = torch.randn(4, 1)
     model.finish_training(x, torch.zeros(4))
@@ -132,7 +132,7 @@ def test_alt_members_equal_separate_solves_per_input(preset: str) -> None:
 @pytest.mark.parametrize("steps", ["stored", "adaptive"])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-9])
 def test_statistics_are_the_calls_of_the_field(tolerance: float, steps: str) -> None:
-    """n_evaluations equals what is counted from outside; at 1e-9 the stored grid fails its check and is halved."""
+    """n_evaluations equals the counted calls; at 1e-9 the prediction grid fails its check and is refined."""
     model = built("lt-node", VECTORS, solver={"rtol": tolerance, "atol": tolerance}).double()
     with counted(model.field) as calls:
         stats = model.predict(3 * torch.randn(20, 2, dtype=torch.float64), steps=steps).stats  # type: ignore[arg-type]
@@ -142,8 +142,8 @@ def test_statistics_are_the_calls_of_the_field(tolerance: float, steps: str) -> 
         assert (stats.n_refreshed > 0) == (tolerance == 1e-9)
 
 
-def test_a_later_end_time_of_a_batch_mate_does_no_harm() -> None:
-    """dh/dt = 0.32 h^3 from 1.25 is infinite at t = 1: whoever ends at 0.3 must not care for a batch-mate that goes to 2.8."""
+def test_a_later_end_time_of_another_input_does_no_harm() -> None:
+    """dh/dt = 0.32 h^3 from 1.25 diverges at t = 1: an input that ends at 0.3 must not be affected by one that ends at 2.8."""
 
     class Cubic(nn.Module):
         def forward(self, t: Tensor, h: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def test_a_later_end_time_of_a_batch_mate_does_no_harm() -> None:
 
 
 def test_a_fixed_end_time_is_solved_for_once() -> None:
-    """NODE: all members are the same one, so S changes nothing but the shape."""
+    """All members of a NODE are equal, so S changes only the shape."""
     model = built("node", VECTORS)
     x = torch.randn(5, 2)
     p = model.predict(x, samples=6)
@@ -193,8 +193,8 @@ def test_outputs_are_differentiable_in_the_end_times() -> None:
 
 
 @pytest.mark.parametrize("name", ["uni-node", "lt-node", "alt-node"])
-def test_kept_and_adaptive_training_agree(name: str) -> None:
-    """The fast training solve against the paper's literal one: losses within 1e-2 at tolerance 1e-2, within 1e-5 at 1e-6."""
+def test_training_grid_and_adaptive_training_agree(name: str) -> None:
+    """The training grid and the literal solve of the paper agree: losses within 1e-2 at tolerance 1e-2, within 1e-5 at 1e-6."""
     for tolerance, allowed in ((1e-2, 1e-2), (1e-6, 1e-5)):
         model = built(name, VECTORS, solver={"rtol": tolerance, "atol": tolerance}).double()
         x, y = torch.randn(16, 2, dtype=torch.float64), torch.randint(3, (16,))
@@ -214,7 +214,7 @@ def test_kept_and_adaptive_training_agree(name: str) -> None:
 
 @pytest.mark.parametrize("training", ["adaptive", "kept"])
 def test_batch_statistics_move_by_the_replay_alone(training: str) -> None:
-    """num_batches_tracked of the field grows by 6 n + 1, the replay's evaluations, and that of the stem by 1, per loss."""
+    """Per loss, num_batches_tracked of the field grows by 6 n + 1, the evaluations of the replay, and that of the stem by 1."""
     model = built("lt-node", preset="paper", solver={"training": training})
     x, y = torch.randn(32, 1), torch.randn(32)
     field = [m for m in model.field.modules() if isinstance(m, nn.BatchNorm1d)]
@@ -228,7 +228,7 @@ def test_batch_statistics_move_by_the_replay_alone(training: str) -> None:
         assert len(after) == 1
         grown = after.pop() - before
         before += grown
-        # The replay's calls are the last ones; they start anew at t = 0, and the first of them is the one with the graph.
+        # The calls of the replay come last and start at t = 0 again.
         replayed = max(m for m, t in enumerate(calls) if float(t) == 0.0)
         assert grown == len(calls) - replayed
         assert grown % 6 == 1
@@ -251,7 +251,7 @@ def test_a_loss_refused_for_its_input_leaves_statistics_alone() -> None:
 @pytest.mark.parametrize("scheme", ["iid", "grid"])
 @pytest.mark.parametrize("name", ["node", "uni-node", "lt-node", "alt-node"])
 def test_training_times_are_a_function_of_seed_and_step(name: str, scheme: str) -> None:
-    """The same for the same counters whatever torch's generator holds, others for others; inside of the window."""
+    """The times depend on the counters only, not on the global generator, and lie in the window."""
     model = built(name, VECTORS, objective={"scheme": scheme, "samples": 6})
     state = torch.get_rng_state()
     times = model.training_times(5, seed=1, step=2)
@@ -271,7 +271,7 @@ def test_training_times_are_a_function_of_seed_and_step(name: str, scheme: str) 
 @pytest.mark.parametrize("scheme", ["iid", "grid"])
 @pytest.mark.parametrize("name", ["uni-node", "lt-node", "steer"])
 def test_the_times_of_several_steps_are_those_of_each(name: str, scheme: str) -> None:
-    """What the host draws ahead has, bit for bit, a row for every step."""
+    """Times that are drawn for several steps have the row of every step, bit for bit."""
     model = built(name, VECTORS, objective={"scheme": scheme, "samples": 1 if name == "steer" else 6})
     ahead = model.training_times(1, seed=3, step=range(4, 9))
     assert torch.equal(ahead, torch.stack([model.training_times(1, seed=3, step=step) for step in range(4, 9)]))
@@ -279,7 +279,7 @@ def test_the_times_of_several_steps_are_those_of_each(name: str, scheme: str) ->
 
 @pytest.mark.parametrize("scheme", ["iid", "grid"])
 def test_alt_training_times_follow_the_sample_index(scheme: str) -> None:
-    """Permuting the batch permutes the columns; a part of the batch has the same columns: so batches can be split at will."""
+    """Permuting the batch permutes the columns, and a part of the batch has the same columns, so batches can be split."""
     model = built("alt-node", VECTORS, objective={"scheme": scheme})
     indices = torch.tensor([3, 0, 17, 40_000, 8, 2])
     times = model.training_times(6, seed=1, step=2, indices=indices)
@@ -290,7 +290,7 @@ def test_alt_training_times_follow_the_sample_index(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["iid", "grid"])
 def test_alt_training_times_of_different_samples_are_independent(scheme: str) -> None:
-    """No two of the S B times coincide, and the columns' times are uniform: mean and variance within 5 standard errors."""
+    """The S B times are all different and uniform: mean and variance within 5 standard errors."""
     model = built("alt-node", VECTORS, objective={"scheme": scheme, "samples": 10}).double()
     times = model.training_times(400, seed=0, step=0, indices=torch.arange(400))
     assert len(times.unique()) == times.numel()
@@ -301,7 +301,7 @@ def test_alt_training_times_of_different_samples_are_independent(scheme: str) ->
 
 
 def test_parameter_roles_separate_the_posterior() -> None:
-    """Weights and posterior can have learning rates of their own."""
+    """Weights and posterior can have different learning rates."""
     lt, alt = built("lt-node"), built("alt-node")
     assert isinstance(lt.end_time, GammaTime)
     assert isinstance(alt.end_time, AmortizedGammaTime)
@@ -310,11 +310,11 @@ def test_parameter_roles_separate_the_posterior() -> None:
     assert built("node").parameter_roles()["variational"] == []
 
 
-# -- own parts, augmentation, options -----------------------------------------------------------------------------------------
+# -- user-defined parts, augmentation, options --------------------------------------------------------------------------------
 
 
 def test_any_modules_make_a_model() -> None:
-    """Own stem, field and head, with a state of shape (B, 3, 4)."""
+    """User-defined stem, field and head, with a state of shape (B, 3, 4)."""
 
     class Rotate(nn.Module):
         def forward(self, t: Tensor, h: Tensor) -> Tensor:
@@ -330,7 +330,7 @@ def test_any_modules_make_a_model() -> None:
 
 @pytest.mark.parametrize(("data", "width"), [(VECTORS, 8), (InputSpec((1, 12, 12), "classification", 3), 64)])
 def test_augmentation_appends_zero_channels(data: InputSpec, width: int) -> None:
-    """ANODE: field and head see the added channels, which start at 0 and are moved by the field."""
+    """Field and head receive the added channels, which start at 0 and change along the trajectory."""
     model = built("lt-node", data, width=width, augment=3)
     x = torch.randn(4, *data.shape)
     h = model.initial_state(x)
@@ -343,7 +343,7 @@ def test_augmentation_appends_zero_channels(data: InputSpec, width: int) -> None
 
 
 def test_options_survive_the_description() -> None:
-    """Options given as dataclasses, as mappings, and width: the rebuilt model has the same ones."""
+    """The rebuilt model has the same options, whether they were dataclasses, mappings or numbers."""
     objective = ObjectiveOptions(weighting="integral", kl_weight="elbo", samples=4, scheme="iid")
     model = built("lt-node", VECTORS, objective=objective, solver={"rtol": 1e-3, "method": "tsit5"}, width=9)
     again = build_from_spec(model.spec or {})
@@ -398,7 +398,7 @@ def test_time_convolution_equals_a_concatenated_plane(t: Tensor) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["uni-node", "lt-node", "alt-node"])
 def test_random_end_times_are_the_same_on_every_device(name: str):
-    """A seed's draws on CUDA against those on a CPU: the same levels; the posteriors' parameters differ by float32 rounding."""
+    """Draws on CUDA and on a CPU have the same levels; the parameters of the posteriors differ by float32 rounding."""
     model = build(name, "mnist", seed=0)
     x = torch.randn(8, 1, 28, 28)
     here = model.prediction_times(x, 10, "random", seed=3)

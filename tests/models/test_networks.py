@@ -1,4 +1,4 @@
-"""The paper's networks: parameter counts, layers in their order, initial values."""
+"""The paper's networks: parameter counts, order of layers, initial values."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_image_stem_stands_in_the_papers_order() -> None:
 
 
 def test_image_norms_have_32_groups() -> None:
-    """GroupNorm(32, 64) everywhere; with a number of channels that 32 does not divide, the most groups that do."""
+    """GroupNorm(32, 64) everywhere; if 32 does not divide the channels, the largest number of groups that does."""
     norms = [m for m in built("alt-node", "cifar10").modules() if isinstance(m, nn.GroupNorm)]
     assert {(m.num_groups, m.num_channels, m.eps) for m in norms} == {(32, 64, 1e-5)}
     assert [images.norm(width).num_groups for width in (8, 32, 64, 66, 68, 67)] == [8, 32, 32, 22, 17, 1]
@@ -129,7 +129,7 @@ def test_image_field_is_the_papers() -> None:
 
 
 def test_image_head_and_inference_network_are_the_papers() -> None:
-    """Head: GN, ReLU, average pool, flatten, linear. The inference network: a down-sampling block of its own, such a head."""
+    """Head: GN, ReLU, average pool, flatten, linear. Inference network: a separate down-sampling block and such a head."""
     head = ["GroupNorm", "ReLU", "AdaptiveAvgPool2d", "Flatten", "Linear"]
     assert kinds(images.classifier()) == head
     assert kinds(images.encoder(3)) == kinds(images.down_sampling(3)) + head
@@ -181,7 +181,7 @@ def test_inference_network_starts_near_gamma_one_one() -> None:
     assert lt.end_time.alpha.item() == lt.end_time.beta.item() == 1.0
 
 
-# -- end-times by a few changes ---------------------------------------------------------------------------------------------
+# -- changes of the end-time ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_inference_network_starts_near_gamma_one_one() -> None:
     ],
 )
 def test_an_end_time_changed_by_a_mapping_can_be_built_again(name: str, change: dict, expected: dict) -> None:
-    """The change reaches the end-time, and the model's description, through JSON, gives the same end-time."""
+    """The change reaches the end-time, and the specification of the model gives the same end-time after JSON."""
     model = build(name, "synthetic", "paper", seed=0, end_time=change)
     again = build_from_spec(json.loads(json.dumps(model.spec)))
     for made in (model, again):

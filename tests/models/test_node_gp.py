@@ -27,7 +27,7 @@ IMAGES = InputSpec((1, 10, 10), "classification", 3)
 
 
 class NodeGPContract(ModelContract):
-    """The contract; rough fields and running statistics as this model has them.
+    """The contract for NODE-GP, with its rough fields and running statistics.
 
     Grids of 16 points: on finer ones the prior is so ill-conditioned that the KL rises before a few steps of Adam can lower it.
     """
@@ -35,7 +35,7 @@ class NodeGPContract(ModelContract):
     name = "node-gp"
 
     def roughen(self, model: Model) -> bool:
-        """As for the latent-time models, on the solver inside."""
+        """Roughen the network of features as for the latent-time models."""
         assert isinstance(model, NodeGP)
         return LatentTimeContract.roughen(self, model.backbone)  # type: ignore[arg-type]
 
@@ -57,7 +57,7 @@ class TestVectors(NodeGPContract):
 
 class TestImages(NodeGPContract):
     data, preset = IMAGES, "paper"
-    # With fewer channels per normalisation group all features are nearly equal, and scaling them to the grid blows rounding up.
+    # With fewer channels per group all features are nearly equal, and scaling them to the grid amplifies rounding errors.
     options: ClassVar = {"width": 64, "gp": {"grid_size": 16}}
 
 
@@ -68,7 +68,7 @@ def node_gp(data: str | InputSpec = VECTORS, **options) -> NodeGP:
 
 
 def random_posterior_(gps: GridGPs, generator: torch.Generator) -> GridGPs:
-    """Another q than the prior: random means, and Cholesky factors with both signs on the diagonal."""
+    """Set q to something else than the prior: random means, and Cholesky factors with both signs on the diagonal."""
     q = gps.variational_strategy._variational_distribution
     with torch.no_grad():
         q.variational_mean.copy_(torch.randn(q.variational_mean.shape, generator=generator))
@@ -81,7 +81,7 @@ def random_posterior_(gps: GridGPs, generator: torch.Generator) -> GridGPs:
 
 @pytest.mark.parametrize(("data", "parameters"), [("mnist", 474_499), ("cifar10", 475_651)])
 def test_the_published_networks(data: str, parameters: int):
-    """0.47M of the paper's table; 64 features, 64 grid points each on (-10, 10); role by role as facts of the count."""
+    """0.47M as in the paper's table; 64 features with 64 grid points each on (-10, 10); counted role by role."""
     model = build("node-gp", data, "paper", seed=0)
     assert sum(p.numel() for p in model.parameters()) == parameters
     roles = {role: sum(p.numel() for p in group) for role, group in model.parameter_roles().items()}
@@ -91,7 +91,7 @@ def test_the_published_networks(data: str, parameters: int):
 
 
 def test_the_published_training():
-    """Nesterov SGD; kernel parameters a hundredth of the rate; weight decay on the networks alone. 1-D: Adam, 600 steps."""
+    """Nesterov SGD, kernel parameters at a hundredth of the rate, weight decay on the networks only; 1-D: Adam, 600 steps."""
     config = train_preset("node-gp", "cifar10", "paper")
     assert (config.optimizer, config.nesterov, config.momentum) == ("sgd", True, 0.9)
     assert config.role_options("weights") == (0.1, 1e-4)
@@ -134,7 +134,7 @@ def test_impossible_options_are_refused(options: dict, message: str):
 
 
 def test_marginals_are_those_of_gpytorch(generator: torch.Generator):
-    """Mean and variance of our one product against gpytorch's own call of the same strategy (float32: 1e-5), and gradients."""
+    """Mean, variance and gradients of the batched product agree with a call of gpytorch's strategy (float32: 1e-5)."""
     gps = random_posterior_(GridGPs(features=3, grid_size=12, bound=2.0), generator)
     z = (1.9 * (2 * torch.rand(7, 3, generator=generator) - 1)).requires_grad_()
     q = gps(z.T.unsqueeze(-1))
@@ -151,7 +151,7 @@ def test_marginals_are_those_of_gpytorch(generator: torch.Generator):
 
 @pytest.mark.parametrize("scales", [(0.7, 0.7), (1.5, 40.0)])
 def test_the_divergence_is_that_of_gpytorch(scales: tuple[float, float], generator: torch.Generator):
-    """Value and every gradient against gpytorch's own in float64, also where the prior is ill-conditioned (1e-8, relative)."""
+    """Value and gradients agree with gpytorch in float64, also where the prior is ill-conditioned (1e-8, relative)."""
     gps = random_posterior_(GridGPs(features=3, grid_size=64, bound=10.0).double(), generator)
     with torch.no_grad():
         gps.mean_module.constant.fill_(0.3)
@@ -165,7 +165,7 @@ def test_the_divergence_is_that_of_gpytorch(scales: tuple[float, float], generat
 
 
 def test_the_processes_read_no_value_back():
-    """On a GPU each would wait for the device: marginals, divergence, prior and their gradients go without."""
+    """Marginals, divergence, prior and their gradients read no value, which would wait for a GPU."""
 
     class Reads(TorchDispatchMode):
         found: ClassVar[list[str]] = []
@@ -182,11 +182,11 @@ def test_the_processes_read_no_value_back():
         (mean.sum() + variance.sum() + gps.kl() - gps.log_prior()).backward()
         assert reads.found == []
         float(mean.detach()[0, 0])
-    assert len(reads.found) == 1  # a read is seen
+    assert len(reads.found) == 1  # the check notices a read
 
 
 def test_a_fresh_posterior_is_the_prior():
-    """q starts at the prior: no KL beyond gpytorch's 1e-3 of noise in the means, and the kernel's variance at grid points."""
+    """q starts at the prior: its KL is that of gpytorch's noise of 1e-3 in the means, and its variance that of the kernel."""
     gps = GridGPs(features=2, grid_size=16, bound=3.0)
     assert 0 <= float(gps.kl().detach()) < 0.1
     at_grid = gps.variational_strategy.grid[4:12].expand(-1, 2)
@@ -236,7 +236,7 @@ def test_exact_posterior_on_a_tiny_problem():
 
 
 def scaled_features(model: NodeGP, x: Tensor) -> Tensor:
-    """Features at T = 1 as the loss sees them in eval mode."""
+    """Compute the features at T = 1 in eval mode."""
     h = model.backbone.solve(model.backbone.initial_state(x), torch.ones(1)).states
     return model.bounds(model.backbone.outputs_at(h)[0])
 
@@ -286,7 +286,7 @@ def test_loss_of_a_regression_is_the_gaussian_bound(generator: torch.Generator):
 
 
 def test_log_prior_is_that_of_the_length_scale():
-    """SmoothedBox on (1/e, e) with sigma 0.1, on the logarithm: gpytorch's own density at the current value."""
+    """SmoothedBox on (1/e, e) with sigma 0.1 on the logarithm: the density of gpytorch at the current value."""
     gps = GridGPs(features=2, grid_size=12, bound=2.0)
     prior = gpytorch.priors.SmoothedBoxPrior(math.exp(-1), math.exp(1), sigma=0.1, transform=torch.exp)
     torch.testing.assert_close(gps.log_prior(), prior.log_prob(gps.covar_module.base_kernel.lengthscale).sum())
@@ -304,7 +304,7 @@ def test_bad_calls_are_refused():
 
 
 def test_bounds_follow_training_and_stay_in_evaluation():
-    """First batch taken over, then a running mean with rate 0.1; scaled batches reach 0.95 of the grid; eval mode clamps."""
+    """The first batch sets the bounds, later ones update a running mean with rate 0.1; scaled batches reach 0.95 of the grid."""
     bounds = RunningBounds(10.0)
     first, second = torch.tensor([[0.0, 4.0], [1.0, 2.0]]), torch.tensor([[1.0, 6.0]])
     scaled = bounds(first)
@@ -324,7 +324,7 @@ def test_equal_features_do_not_divide_by_zero():
 
 
 def test_bounds_travel_with_the_state_dict():
-    """A model trained on wide features and a fresh one: after loading, the same bounds and the same prediction."""
+    """A new model that loads the state of one with wide features has the same bounds and predictions."""
     model, other = node_gp(), node_gp()
     model.loss(3 * torch.randn(20, 2), torch.randint(3, (20,)), n_data=20)
     x = torch.randn(5, 2)

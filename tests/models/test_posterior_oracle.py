@@ -1,4 +1,4 @@
-"""Where the posterior goes: with the network frozen, the objective has an optimum that is known without it.
+"""The optimum of the posterior: with a frozen network it is known independently of the objective.
 
 For a cross-entropy CE(T) that does not change, ``E_q[CE] + lambda KL(q || p)`` is lambda times
 ``KL(q || p(T) exp(-CE(T)/lambda))`` up to a constant, so the trained q must be the closest Gamma to that target.
@@ -28,7 +28,7 @@ class Clock(nn.Module):
 
 
 class KnownCrossEntropy(nn.Module):
-    """Logits (-z(T), 0) of which label 0 has the cross-entropy softplus(z(T))."""
+    """Logits (-z(T), 0), for which label 0 has the cross-entropy softplus(z(T))."""
 
     def forward(self, h: Tensor) -> Tensor:
         z = 3 * (h - 1) ** 2 - 2
@@ -36,7 +36,7 @@ class KnownCrossEntropy(nn.Module):
 
 
 class ConstantCrossEntropy(nn.Module):
-    """Logits of which label 0 has the same cross-entropy at all times."""
+    """Logits for which label 0 has the same cross-entropy at all times."""
 
     def __init__(self, value: float) -> None:
         super().__init__()
@@ -54,12 +54,12 @@ def frozen_model(head: nn.Module, truncate: bool, **objective: object) -> tuple[
 
 
 def midpoints(n: int = 3000) -> Tensor:
-    """Times on which the mean over the window is exact to 1e-5 of an integral."""
+    """Times on which the mean over the window approximates an integral to 1e-5."""
     return 3 * (torch.arange(n, dtype=torch.float64) + 0.5) / n
 
 
 def train_to_the_end(model: LatentTimeODE, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Minimise the loss over alpha and beta until nothing moves."""
+    """Minimise the loss over alpha and beta until they converge."""
     optimizer = torch.optim.LBFGS(
         model.end_time.parameters(), max_iter=200, tolerance_grad=1e-10, tolerance_change=1e-14, line_search_fn="strong_wolfe"
     )
@@ -97,7 +97,7 @@ def closest_gamma(kl_weight: float) -> tuple[float, float]:
 def test_posterior_ends_at_the_gamma_closest_to_the_tempered_posterior(weighting: str, kl_weight: float) -> None:
     """With the network frozen, training q ends at argmin KL(q || p(T) exp(-CE(T)/lambda)); to 1e-3 of alpha and beta.
 
-    The reference knows nothing of the objective: it is found on a grid of 20,001 times by a derivative-free search.
+    The reference does not use the objective: it is found on a grid of 20,001 times by a derivative-free search.
     """
     model, x, y = frozen_model(KnownCrossEntropy(), truncate=True, weighting=weighting, kl_weight=kl_weight)
     assert train_to_the_end(model, x, y) == pytest.approx(closest_gamma(kl_weight), rel=1e-3)
@@ -116,7 +116,7 @@ def mean_gradient(alpha: float, beta: float, draws: int = 60) -> tuple[np.ndarra
 
 
 def test_random_times_pull_to_the_same_posterior() -> None:
-    """With the times that training draws, the mean gradient is zero at the oracle (to 4 standard errors), not beside it."""
+    """With the times that training draws, the mean gradient vanishes at the oracle (to 4 standard errors) and only there."""
     alpha, beta = closest_gamma(1.0)
     mean, error = mean_gradient(alpha, beta)
     assert (np.abs(mean) < 4 * error).all()
@@ -147,14 +147,14 @@ def test_density_weights_push_the_posterior_out_of_the_window() -> None:
 def test_density_weights_end_where_sgd_was_seen_to_end(
     kl_weight: float, cross_entropy: float, measured: tuple[float, float, float]
 ) -> None:
-    """Posteriors measured by SGD, which stops a little short of the optimum: hence 3 % of alpha and beta, and .005."""
+    """SGD stops a little short of the optimum, hence 3 % of alpha and beta, and 0.005."""
     alpha, beta, beyond = density_optimum(kl_weight, cross_entropy)
     assert (alpha, beta) == pytest.approx(measured[:2], rel=0.03)
     assert beyond == pytest.approx(measured[2], abs=0.005)
 
 
 def test_truncation_keeps_the_posterior_inside() -> None:
-    """With a constant cross-entropy the truncated posterior has no reason to move: it ends at the prior, whatever the weights."""
+    """With a constant cross-entropy the truncated posterior ends at the prior for all weightings."""
     for weighting in ("integral", "normalised"):
         head = ConstantCrossEntropy(1.0)
         model, x, y = frozen_model(head, truncate=True, weighting=weighting, kl_weight=0.1)

@@ -53,7 +53,7 @@ def net(data: str | InputSpec = VECTORS, **options) -> SDENet:
 
 
 def with_lively_diffusion(model: SDENet) -> SDENet:
-    """Its last layer starts at 1e-3, where g is 1/2 whatever the input: scaled up, g and its gradients depend on h."""
+    """The last layer starts at 1e-3, where g is 1/2 for all inputs; scaled up, g and its gradients depend on h."""
     with torch.no_grad():
         model.diffusion.head[-1].weight.mul_(1000)
     return model
@@ -77,7 +77,7 @@ def count(model: Model) -> int:
 )
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_the_published_networks(data: str, preset: str, parameters: int, sigmas: tuple, convolutions: int, diffusion_lr: float):
-    """0.28M and 0.32M of the paper's table; sigmas, steps and rates of SDE-Net's own code."""
+    """0.28M and 0.32M as in the paper's table; sigmas, steps and rates as in the code of SDE-Net."""
     model = net(data) if preset == "default" else build("sde-net", data, "paper", seed=0)
     assert count(model) == parameters
     assert (model.sde.sigma_train, model.sde.sigma_test) == sigmas
@@ -117,7 +117,7 @@ def test_impossible_options_are_refused(options: dict, message: str):
 
 
 def drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
-    """What torch's generator gives from seed 5."""
+    """Numbers of the global generator from seed 5."""
     torch.manual_seed(5)
     return [torch.randn(shape) for shape in shapes]
 
@@ -153,7 +153,7 @@ def test_main_loss_is_the_cross_entropy_of_one_noisy_pass(data: InputSpec):
 
 
 def test_main_gradient_reaches_the_stem_through_the_diffusion():
-    """The published code does not detach g(h(0)): with it detached the stem's gradient is another one."""
+    """The published code does not detach g(h(0)); detaching it would change the gradient of the stem."""
     model = with_lively_diffusion(net(GREY, width=8, sde={"sigma_train": 3.0}))
     x, y = torch.randn(5, 1, 10, 10), torch.tensor([0, 1, 2, 1, 0])
     (noise,) = drawn((6, 5, 8, 2, 2))
@@ -181,7 +181,7 @@ def test_diffusion_loss_tells_data_from_noisy_data():
 
 
 def test_outliers_do_not_enter_running_statistics():
-    """The 1-D network of the paper has BatchNorm in its stem: the diffusion phase leaves its buffers alone."""
+    """The stem of the paper's 1-D network has BatchNorm, whose buffers the diffusion phase leaves unchanged."""
     model = build("sde-net", "synthetic", "paper", seed=0)
     before = {name: value.clone() for name, value in model.named_buffers()}
     model.loss(torch.randn(20, 1), torch.randn(20), phase="diffusion")
@@ -192,7 +192,7 @@ def test_outliers_do_not_enter_running_statistics():
 
 
 def test_mean_square_loss_and_residual_noise():
-    """Regression of the paper: mean of squared errors, and the noise is the RMSE that training leaves."""
+    """The paper's regression minimises the mean squared error, and the noise is the RMSE after training."""
     model = build("sde-net", "synthetic", "paper", seed=0).eval()
     x, y = torch.randn(30, 1), torch.randn(30)
     (z,) = drawn((1, 1, 30, 50))
@@ -223,7 +223,7 @@ def test_bad_calls_are_refused():
 
 
 class Calls:
-    """How many rows each part saw, call by call."""
+    """Record the number of rows in each call of each part."""
 
     def __init__(self, model: SDENet) -> None:
         self.rows: dict[str, list[int]] = {"stem": [], "diffusion": [], "field": [], "head": []}
@@ -232,9 +232,9 @@ class Calls:
 
 
 def test_ten_passes_evaluate_stem_and_diffusion_once():
-    """10 passes of 4 images: stem, diffusion and the first drift see the 4, the later drifts and the head all 40 at once.
+    """In 10 passes of 4 images, stem, diffusion and first drift run on 4 rows, later drifts and the head on all 40 at once.
 
-    The work that is reported is that of one image, as for models that solve once.
+    The reported work is that of one image, as for models with one solve.
     """
     model = net(GREY, width=8)
     calls = Calls(model)
@@ -244,7 +244,7 @@ def test_ten_passes_evaluate_stem_and_diffusion_once():
 
 
 def test_the_batched_passes_are_those_of_a_loop():
-    """Each of 5 passes against the published loop with its own noise; pass s does not depend on how many there are."""
+    """Every one of 5 passes agrees with the published loop on the same noise, and does not depend on the number of passes."""
     model = with_lively_diffusion(net(GREY, width=8, sde={"sigma_test": 5.0})).eval()
     x = torch.randn(3, 1, 10, 10)
     noise = seeded_normal((5, 6, 1, 8, 2, 2), 7, 0, x)
@@ -278,7 +278,7 @@ def test_noise_of_predictions_is_standard_normal_and_independent_of_the_device_d
 
 
 def test_larger_diffusion_means_larger_spread():
-    """The spread over passes grows with the logit of g: noise is sigma g."""
+    """The spread over passes grows with the logit of g, because the noise is sigma g."""
     model = net("synthetic")
     x, spreads = torch.linspace(-1, 1, 20)[:, None], []
     for bias in (-6.0, 0.0, 6.0):

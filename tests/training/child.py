@@ -1,4 +1,4 @@
-"""What the tests run in processes of their own, to be killed or to be one of several."""
+"""Trainings in separate processes, which tests kill or start several of."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from training.tiny import tiny_config, tiny_data, tiny_model
 
 
 def context() -> ForkServerContext:
-    """Processes forked from a clean server that has imported torch once: quick to start, and without the tests' threads."""
+    """Fork processes from a server that has imported torch: they start quickly and do not inherit the threads of the tests."""
     made = mp.get_context("forkserver")
     made.set_forkserver_preload(["torch._dynamo", "ltnode.training", "training.child"])
     return made
 
 
 def train(out: str, name: str, changes: dict[str, Any], options: dict[str, Any], environment: dict[str, str]) -> None:
-    """Train a tiny model, resuming what is there; an error goes to a log beside the folder, with exit code 3."""
+    """Train a tiny model, resuming an existing run; an error is written to a log next to the folder, with exit code 3."""
     os.environ.update(environment)
     torch.set_num_threads(1)
     rank = environment.get("RANK", "0")
@@ -44,7 +44,7 @@ def start(out: Path, name: str = "lt-node", changes: Any = None, options: Any = 
 
 
 def start_workers(out: Path, world: int, **arguments: Any) -> list[Any]:
-    """One process per rank, with the variables that torchrun sets."""
+    """Start one process per rank with the environment variables of torchrun."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

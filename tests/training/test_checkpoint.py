@@ -1,4 +1,4 @@
-"""Checkpoints and run folders: whole or recognised as damaged, and never at the cost of the one before."""
+"""Checkpoints and run folders are complete or recognised as damaged, and writing one never damages the previous one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import ltnode
-from ltnode import files as atomic
+from ltnode import files
 from ltnode.errors import CheckpointError
 from ltnode.training import RunStatus, checkpoint
 from ltnode.training.run import RunFolder
@@ -45,7 +45,7 @@ def test_only_the_last_ones_are_kept(folder: Path):
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])
 def test_a_file_truncated_at_any_byte_is_recognised_and_the_previous_checkpoint_used(folder: Path, name: str):
-    """Every length from 0 to one byte less than whole."""
+    """Every length from 0 to one byte less than the complete file."""
     path = folder / "step-0000000002" / name
     whole = path.read_bytes()
     assert len(whole) > 200
@@ -60,7 +60,7 @@ def test_a_file_truncated_at_any_byte_is_recognised_and_the_previous_checkpoint_
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])
 def test_a_changed_byte_is_recognised(folder: Path, name: str):
-    """Every byte in turn, by its lowest bit."""
+    """Flip the lowest bit of every byte in turn."""
     path = folder / "step-0000000002" / name
     whole = path.read_bytes()
     for position in range(len(whole)):
@@ -78,7 +78,7 @@ def test_a_missing_file_is_recognised(folder: Path):
         shutil.rmtree(folder / "step-0000000003")
 
 
-def test_when_all_are_damaged_nothing_is_begun_anew_silently(folder: Path):
+def test_when_all_are_damaged_no_run_is_restarted_silently(folder: Path):
     for path in folder.glob("*/state.json"):
         path.write_bytes(b"{")
     with pytest.raises(CheckpointError, match="all 2 checkpoints .* damaged"):
@@ -98,7 +98,7 @@ def test_nothing_in_a_run_folder_is_a_pickle(tmp_path):
 
 
 def test_damage_to_the_newest_checkpoint_costs_its_work_and_nothing_else(tmp_path):
-    """End to end: the run continues from the checkpoint before and ends with the same bits."""
+    """The run continues from the previous checkpoint and ends with the same bits."""
     ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "whole")
     with pytest.raises(Stop):
         ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "run", on_log=stop_at(12))
@@ -112,8 +112,8 @@ class FullDisk:
     """Refuses writes to chosen files with ENOSPC after half of the bytes, as a full disk does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, part_of_path: str, after: int) -> None:
-        self.original, self.part, self.left = atomic._write_and_sync, part_of_path, after
-        monkeypatch.setattr(atomic, "_write_and_sync", self)
+        self.original, self.part, self.left = files._write_and_sync, part_of_path, after
+        monkeypatch.setattr(files, "_write_and_sync", self)
 
     def __call__(self, path: Path, content: bytes) -> None:
         if self.part in str(path):
@@ -126,13 +126,13 @@ class FullDisk:
 
 @pytest.mark.parametrize(("part", "after"), [("tensors.safetensors", 3), ("state.json", 2), ("model.safetensors", 0)])
 def test_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, monkeypatch: pytest.MonkeyPatch, part: str, after: int):
-    """A clear error, no leftovers; and with space again the run ends as if nothing had happened."""
+    """The error is clear and no temporary files remain; with free space the resumed run ends with the same weights."""
     ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "whole")
     with monkeypatch.context() as patch:
         FullDisk(patch, part, after)
         with pytest.raises(CheckpointError, match="No space left on device.*resume"):
             ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "run")
-    assert not list((tmp_path / "run").rglob(f"{atomic.TEMPORARY}*"))
+    assert not list((tmp_path / "run").rglob(f"{files.TEMPORARY}*"))
     assert checkpoint.latest(tmp_path / "run/checkpoints") is not None
     ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "run", resume=True)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
@@ -152,7 +152,7 @@ def test_a_log_that_cannot_be_written_is_a_clear_error(tmp_path, monkeypatch: py
 
 @pytest.mark.slow
 def test_a_really_full_disk_leaves_the_last_checkpoint_whole(tmp_path):
-    """A tmpfs that holds one and a half checkpoints; needs the right to mount."""
+    """Uses a tmpfs that holds one and a half checkpoints, which requires the permission to mount."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(disk)], check=False, capture_output=True)
@@ -205,10 +205,10 @@ def test_a_damaged_or_foreign_configuration_is_recognised(tmp_path, content: str
 
 
 def test_an_empty_folder_or_one_with_leftovers_is_a_new_run(tmp_path):
-    (tmp_path / f"{atomic.TEMPORARY}config.json").write_text("{")
+    (tmp_path / f"{files.TEMPORARY}config.json").write_text("{")
     run = ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(epochs=1), out=tmp_path, resume=True)
     assert run.status is RunStatus.COMPLETE
-    assert not list(tmp_path.glob(f"{atomic.TEMPORARY}*"))
+    assert not list(tmp_path.glob(f"{files.TEMPORARY}*"))
 
 
 def test_two_trainings_cannot_share_a_folder(tmp_path):

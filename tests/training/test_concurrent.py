@@ -1,4 +1,4 @@
-"""Several seeds side by side: each run must be the one that it would have been alone."""
+"""Concurrent runs: each must end as it would have ended alone."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def config(**changes: Any) -> ltnode.TrainConfig:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """The log without what a clock decides."""
+    """The log without timings."""
     read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMING} for line in read]
 
 
 def tiny(name: str, seed: int) -> ltnode.Model:
-    if name == "noisy":  # takes its noise from torch's own generator, so it notices when others draw from it
+    if name == "noisy":  # draws noise from the global generator, so it is affected when other runs draw from it
         return TwoPhaseModel()
     return ltnode.build(name, DATA, seed=seed, width=6)
 
 
 @pytest.mark.parametrize("name", ["noisy", "lt-node", "mc-dropout"])
 def test_every_run_is_the_one_it_would_have_been_alone(name: str, tmp_path: Path) -> None:
-    """Weights byte for byte, logs number for number, and the caller's random numbers are left alone; reference: `ltnode.fit`."""
+    """Weights and logs equal those of `ltnode.fit`, and the random state of the caller is unchanged."""
     models = {seed: tiny(name, seed) for seed in SEEDS}
     before = torch.get_rng_state()
     runs = fit_seeds(models.__getitem__, DATA, config(), SEEDS, tmp_path / "together")
@@ -58,7 +58,7 @@ def test_every_run_is_the_one_it_would_have_been_alone(name: str, tmp_path: Path
 
 
 def test_interrupted_runs_continue_together_or_alone(tmp_path: Path) -> None:
-    """SIGTERM after some steps: every run keeps a checkpoint; resumed, one of them alone, all end as uninterrupted ones."""
+    """After SIGTERM every run has a checkpoint; resumed together or alone, all end like uninterrupted runs."""
     whole = fit_seeds(lambda seed: TwoPhaseModel(), DATA, config(), SEEDS, tmp_path / "whole")
     caught: list[int] = []
     previous = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
@@ -91,7 +91,7 @@ def test_interrupted_runs_continue_together_or_alone(tmp_path: Path) -> None:
 
 
 def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
-    """A run whose loss becomes NaN is named; the others end complete, as the files show."""
+    """The error names the run whose loss becomes NaN; the files of the other runs are complete."""
 
     def build(seed: int) -> ltnode.Model:
         model = TwoPhaseModel()
@@ -108,7 +108,7 @@ def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_different_models_and_data_train_concurrently(tmp_path: Path) -> None:
-    """A regression and a classification, with configurations of their own; reference: each alone."""
+    """A regression and a classification with different configurations end like each of them alone."""
     x, y = torch.randn(30, 2), torch.arange(30) % 3
     spec = ltnode.InputSpec((2,), "classification", 3)
 
@@ -127,7 +127,7 @@ def test_different_models_and_data_train_concurrently(tmp_path: Path) -> None:
 
 
 def test_a_queue_of_runs_ends_like_each_alone(tmp_path: Path) -> None:
-    """Two at a time of three runs of different length: the third begins where the first ends; reference: each alone."""
+    """Of three runs of different length, two at a time, the third starts when the first ends; all end like each alone."""
 
     def jobs(folder: str) -> list[Job]:
         return [Job(TwoPhaseModel(), DATA, config(seed=n).replace(epochs=n), tmp_path / folder / str(n)) for n in (1, 2, 3)]
@@ -144,12 +144,12 @@ def test_concurrent_runs_share_device_and_precision() -> None:
         fit_together([Job(TwoPhaseModel(), DATA, config(precision=name)) for name in ("fp32", "bf16")])
 
 
-@pytest.mark.parametrize(("wish", "used"), [(None, "32"), ("1", "1")])
-def test_cuda_gets_more_queues_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch, wish: str | None, used: str) -> None:
-    """CUDA's default of 8 makes runs wait for each other; a number that is set stays."""
+@pytest.mark.parametrize(("chosen", "used"), [(None, "32"), ("1", "1")])
+def test_cuda_gets_more_queues_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch, chosen: str | None, used: str) -> None:
+    """With CUDA's default of 8 queues, runs wait for each other; a number that the user has set is kept."""
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
-    monkeypatch.setenv(name, "")  # so that the test leaves no trace
-    monkeypatch.delenv(name) if wish is None else monkeypatch.setenv(name, wish)
+    monkeypatch.setenv(name, "")  # so that monkeypatch restores the variable
+    monkeypatch.delenv(name) if chosen is None else monkeypatch.setenv(name, chosen)
     with pytest.raises(ConfigError):
         fit_together([])
     assert os.environ[name] == used

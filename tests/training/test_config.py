@@ -98,7 +98,7 @@ def test_an_impossible_setting_is_refused_with_what_is_allowed(setting: str, wor
     ],
 )
 def test_an_unknown_key_is_refused_everywhere_with_the_nearest_one(key: str, nearest: str):
-    """The constructor, ``replace``, files and settings: one message."""
+    """The constructor, ``replace``, files and settings raise the same error."""
     words = f"unknown configuration key '{key}'. Did you mean '{nearest}'"
     for attempt in (
         lambda: TrainConfig(**{key: 3}),
@@ -111,7 +111,7 @@ def test_an_unknown_key_is_refused_everywhere_with_the_nearest_one(key: str, nea
 
 
 def test_keys_of_earlier_versions_are_understood():
-    """``variational_lr`` is an entry of ``role_lr`` now: a warning in code, silence for files, and None removes it."""
+    """``variational_lr`` became an entry of ``role_lr``: code gets a warning, files do not, and None removes the entry."""
     expected = TrainConfig(role_lr={"variational": 0.1}, role_weight_decay={"variational": 0.2})
     with pytest.warns(DeprecationWarning, match="use role_lr"):
         assert TrainConfig(variational_lr=0.1, variational_weight_decay=0.2) == expected
@@ -167,7 +167,7 @@ def test_the_hash_sees_what_decides_the_result_and_nothing_else():
 
 
 def test_milestones_and_cosine_are_functions_of_the_epoch():
-    """Factors by hand: 0.1 per milestone passed; (1 + cos(pi e / n)) / 2."""
+    """The factors are 0.1 per passed milestone, and (1 + cos(pi e / n)) / 2."""
     steps = TrainConfig(epochs=10, milestones=(3, 6), decay=0.1)
     assert [steps.lr_factor(e) for e in (0, 2, 3, 5, 6, 9)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
     cosine = TrainConfig(epochs=10, schedule="cosine")
@@ -175,7 +175,7 @@ def test_milestones_and_cosine_are_functions_of_the_epoch():
 
 
 def test_the_paper_presets_are_the_tables_of_the_paper():
-    """Momentum .9 everywhere; weight decay 5e-4 for the baselines and 1e-4 for the others (the table's columns are swapped)."""
+    """Momentum 0.9 everywhere; weight decay 5e-4 for the baselines and 1e-4 for the others (the table's columns are swapped)."""
     for data, epochs, milestones in (("mnist", 90, (40, 70)), ("svhn", 90, (40, 70)), ("cifar10", 300, (150, 225))):
         for model, decay in (("node", 5e-4), ("uni-node", 5e-4), ("lt-node", 1e-4), ("alt-node", 1e-4)):
             config = train_preset(model, data, "paper")

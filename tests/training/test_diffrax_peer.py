@@ -1,4 +1,4 @@
-"""The JAX version of the network in `benchmarks/diffrax_peer.py` is the torch model. jax is no requirement: skipped without."""
+"""The network in `benchmarks/diffrax_peer.py` computes the same as the torch model; skipped without jax."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def model_and_batch(dtype: torch.dtype = torch.float32, **solver: Any) -> tuple[
 def differences(
     peer: ModuleType, model: ltnode.LatentTimeODE, batch: tuple[torch.Tensor, ...], adjoint: str, controller: Any, updates: int
 ) -> tuple[list[float], dict[str, float]]:
-    """Relative differences between JAX and torch: of the loss before each update, and of what all did to each parameter."""
+    """Relative differences between JAX and torch: in the loss before each update, and in the total change of each parameter."""
     x, y, times = batch
     problem, start = peer.problem_of(model, x, y, times, 50_000), peer.parameters_of(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -55,9 +55,9 @@ def differences(
 
 @pytest.mark.parametrize("adjoint", ["recursive checkpoint", "direct"])
 def test_two_updates_on_the_same_steps_are_those_of_torch(peer: ModuleType, adjoint: str):
-    """Losses and every parameter after two SGD updates, in float64 on a grid of four steps: the same sums in another order.
+    """Losses and parameters after two SGD updates agree in float64 on a grid of four steps, up to the order of sums.
 
-    The second update has momentum, and a loss that contains all gradients of the first.
+    The second update has momentum, and its loss depends on all gradients of the first.
     """
     with jax.enable_x64(True):
         model, batch = model_and_batch(torch.float64, training="fixed", fixed_steps=4)
@@ -96,7 +96,7 @@ def test_a_row_has_the_work_beside_the_time(peer: ModuleType, monkeypatch: pytes
 
 
 def test_without_a_gpu_nothing_is_measured(peer: ModuleType, monkeypatch: pytest.MonkeyPatch):
-    """The reason is given in one line."""
+    """The reason is one line."""
     monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
     monkeypatch.setattr("sys.argv", ["diffrax_peer.py"])
     with pytest.raises(SystemExit, match="^diffrax: jax sees no GPU, not measured$"):

@@ -1,4 +1,4 @@
-"""Several processes (gloo on the CPU) compute what one does, and survive the loss of one of them."""
+"""Several processes (gloo on the CPU) compute the same as one, and the run survives the loss of a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from training.child import start, start_workers
 from training.tiny import read_lines, tiny_config, tiny_data, tiny_model
 
 FIXED = {"solver": {"training": "fixed", "fixed_steps": 3}}
-"""Steps that do not depend on which examples a process has."""
+"""Solver steps that do not depend on the examples of a process."""
 
 
 def wait(processes: list) -> None:
@@ -34,7 +34,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def assert_close_runs(one: Path, other: Path, atol: float) -> None:
     for name, value in weights(one).items():
-        if name != "grid":  # fitted after training by a search whose number of steps may change
+        if name != "grid":  # the prediction grid is fitted after training, and its number of steps may differ
             torch.testing.assert_close(weights(other)[name], value, rtol=0, atol=atol)
     lines = [[(line["step"], line["epoch"]) for line in read_lines(folder)] for folder in (one, other)]
     assert lines[0] == lines[1]
@@ -44,9 +44,9 @@ def assert_close_runs(one: Path, other: Path, atol: float) -> None:
 
 @pytest.mark.parametrize("name", ["lt-node", "alt-node"])
 def test_two_processes_equal_one_on_a_fixed_grid(tmp_path, name: str):
-    """Same order, same end-times, gradients summed with the shares as weights: only rounding differs, hence 1e-6.
+    """Order and end-times are the same and gradients are weighted by shares, so only rounding differs (1e-6).
 
-    The batches of 11 of 48 examples are shared unevenly, and the last one has 4.
+    Batches of 11 of 48 examples are divided unevenly, and the last one has 4.
     """
     changes = {"batch_size": 11, "epochs": 4, "log_every": 3, "weight_decay": 1e-3}
     ltnode.fit(tiny_model(name, **FIXED), tiny_data(), tiny_config(**changes), out=tmp_path / "one")
@@ -55,7 +55,7 @@ def test_two_processes_equal_one_on_a_fixed_grid(tmp_path, name: str):
 
 
 def test_two_processes_agree_with_one_within_the_tolerance_on_the_kept_grid(tmp_path):
-    """Each process keeps the grid of its own examples: the solves agree to the solver's 1e-2 and the weights follow."""
+    """Every process has the training grid of its examples, so the solves agree to the tolerance 1e-2, and so do the weights."""
     changes = {"epochs": 4}
     ltnode.fit(tiny_model(), tiny_data(), tiny_config(**changes), out=tmp_path / "one")
     wait(start_workers(tmp_path / "two", 2, changes=changes))
@@ -63,7 +63,7 @@ def test_two_processes_agree_with_one_within_the_tolerance_on_the_kept_grid(tmp_
 
 
 def test_more_processes_than_examples_in_the_last_batch(tmp_path):
-    """48 = 47 + 1: the last batch of an epoch leaves the second process without examples, and the sum is still right."""
+    """48 = 47 + 1: the second process has no examples in the last batch of an epoch, and the sum is still correct."""
     changes = {"batch_size": 47, "epochs": 3, "log_every": 1}
     ltnode.fit(tiny_model("node", **FIXED), tiny_data(), tiny_config(**changes), out=tmp_path / "one")
     wait(start_workers(tmp_path / "two", 2, name="node", changes=changes, options=FIXED))
@@ -71,7 +71,7 @@ def test_more_processes_than_examples_in_the_last_batch(tmp_path):
 
 
 def test_a_killed_process_ends_the_others_clearly_and_the_run_resumes_with_another_number(tmp_path):
-    """SIGKILL for the second of two; the first stops with the remedy; then one process continues to the same weights."""
+    """After SIGKILL for the second of two processes the first stops with the remedy; one process continues the run."""
     changes = {"epochs": 24, "milestones": (12,)}
     ltnode.fit(tiny_model(**FIXED), tiny_data(), tiny_config(**changes), out=tmp_path / "one")
     folder = tmp_path / "two"
@@ -90,7 +90,7 @@ def test_a_killed_process_ends_the_others_clearly_and_the_run_resumes_with_anoth
 
 
 def test_a_failed_solve_in_one_process_ends_all_of_them(tmp_path):
-    """Both report the solver's failure or its echo; nobody waits for a gradient that never comes."""
+    """Both processes report a failed solve, and none waits forever for the gradient of the other."""
     options = {"solver": {"training": "adaptive", "max_steps": 1, "rtol": 1e-12, "atol": 1e-12}}
     processes = start_workers(tmp_path / "run", 2, options=options)
     for rank, process in enumerate(processes):
@@ -100,7 +100,7 @@ def test_a_failed_solve_in_one_process_ends_all_of_them(tmp_path):
 
 
 def test_an_error_of_the_writer_reaches_all(tmp_path):
-    """The folder is foreign: only the first process looks at it, and every one says so."""
+    """Only the first process opens the folder, which is not a run, and all processes report it."""
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "thesis.txt").write_text("mine")
@@ -112,7 +112,7 @@ def test_an_error_of_the_writer_reaches_all(tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_starts_a_run(tmp_path):
-    """The real launcher, as the documentation shows it."""
+    """Start a run with torchrun as the documentation shows."""
     script = tmp_path / "train.py"
     script.write_text(
         f"from training.tiny import *\nimport ltnode\n"

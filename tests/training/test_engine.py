@@ -36,7 +36,7 @@ def test_every_model_learns_the_gap_data(name: str):
 
 
 def test_one_step_is_sgd_with_the_rates_of_each_role():
-    """Reference: the model's own loss at the same end-times, and w - lr (grad + wd w) by hand; same arithmetic, so 1e-7."""
+    """The reference is `model.loss` at the same end-times and w - lr (grad + wd w); the arithmetic is the same, hence 1e-7."""
     data = tiny_data(16)
     roles = {"role_lr": {"variational": 0.5}, "role_weight_decay": {"variational": 0.02}}
     config = tiny_config(epochs=1, momentum=0.0, lr=0.1, weight_decay=0.01, **roles)
@@ -54,7 +54,7 @@ def test_one_step_is_sgd_with_the_rates_of_each_role():
 
 
 def test_a_run_is_shown_in_one_line(tmp_path):
-    """Model, status, steps and folder; a page of numbers would hide them."""
+    """The line has model, status, steps and folder."""
     run = ltnode.fit(tiny_model("node"), tiny_data(), tiny_config(epochs=1, model="node"), out=tmp_path / "run")
     assert repr(run) == f"Run(node, complete, 3 of 3 steps, {tmp_path / 'run'})"
     assert repr(ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(epochs=1))) == (
@@ -73,7 +73,7 @@ def test_all_phases_and_hooks_are_called_in_order():
 
 
 def test_a_phase_moves_its_own_parameters_only():
-    """The second phase has learning rate 0: its parameters stay, bit for bit, whatever the first phase leaves on them."""
+    """With learning rate 0 the parameters of the second phase stay bit for bit, whatever gradients the first leaves."""
     model = TwoPhaseModel()
     noise = copy.deepcopy(model.noise.state_dict())
     ltnode.fit(model, tiny_data(32), tiny_config(epochs=2, role_lr={"diffusion": 0.0}, role_weight_decay={"diffusion": 0.1}))
@@ -108,7 +108,7 @@ def test_the_last_batch_is_kept_or_dropped(drop_last: bool, sizes: list[int]):
 
 
 def test_shares_of_processes_make_up_the_batch_of_one():
-    """Any number of processes, also more than examples: their shares, joined, are the same examples in the same order."""
+    """For any number of processes, also more than examples, the joined shares are the same examples in the same order."""
     data = TrainingData.of(tiny_data(20), tiny_model(), tiny_config(batch_size=6), torch.device("cpu"))
     whole = [batch.indices for batch in data.batches(2)]
     for world in (2, 3, 8):
@@ -119,7 +119,7 @@ def test_shares_of_processes_make_up_the_batch_of_one():
 
 
 def test_images_are_augmented_and_normalised_by_seed_epoch_and_index():
-    """Reference: the data set's own `prepare` with the same (seed, epoch, indices)."""
+    """The reference is `Dataset.prepare` with the same (seed, epoch, indices)."""
     x = torch.randint(0, 256, (24, 1, 12, 12), dtype=torch.uint8)
     images = Dataset.from_arrays(x, torch.arange(24) % 3, augment=Augmentation(2, flip=True))
     model = ltnode.build("node", images, width=8)
@@ -133,10 +133,10 @@ def test_images_are_augmented_and_normalised_by_seed_epoch_and_index():
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_others():
-    """Bit for bit, and the caller's random numbers are left alone."""
+    """The weights agree bit for bit, and the random state of the caller is unchanged."""
 
     def train(seed: int):
-        with torch.random.fork_rng():  # making the layers draws numbers
+        with torch.random.fork_rng():  # initialising the layers draws random numbers
             model = TwoPhaseModel()
         run = ltnode.fit(model, tiny_data(), tiny_config(seed=seed))
         return run, model.state_dict()
@@ -151,7 +151,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_others():
 
 
 def test_looking_at_the_model_does_not_change_the_training():
-    """More log lines and a validation split's evaluation draw random numbers of their own."""
+    """More log lines and the evaluation of a validation split do not change the random numbers of the training."""
     weights = []
     for log_every in (1, 100):
         model = TwoPhaseModel()
@@ -174,7 +174,7 @@ def test_limit_uses_only_so_many_examples():
 
 
 def test_a_pair_of_arrays_is_data_too():
-    """Used as they are: no standardisation, no held-out part; numpy or tensors, any sensible dtype of y."""
+    """Arrays and tensors are used without standardisation or a held-out part, with any sensible dtype of y."""
     data = tiny_data(32)
     reference = ltnode.fit(tiny_model("node"), data, tiny_config(epochs=2)).model
     pair = ltnode.fit(tiny_model("node"), (data.train.x.numpy(), data.train.y.numpy()[:, None]), tiny_config(epochs=2)).model
@@ -188,7 +188,7 @@ def test_without_a_configuration_the_preset_is_used(monkeypatch: pytest.MonkeyPa
 
 
 def test_bf16_layers_train_close_to_fp32():
-    """bfloat16 has 8 bits: losses agree to about 1e-2, parameters and state stay float32."""
+    """bfloat16 has 8 significant bits, so losses agree to about 1e-2; parameters and state stay float32."""
     losses = []
     for precision in ("fp32", "bf16"):
         config = tiny_config(epochs=4, precision=precision, milestones=())
@@ -224,7 +224,7 @@ def test_results_record_where_they_come_from(tmp_path):
 
 
 class Poisoned(nn.Module):
-    """A head that gives NaN from its n-th call in train mode on."""
+    """A head that returns NaN from its n-th call in train mode."""
 
     def __init__(self, head: nn.Module, calls: int) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_a_loss_that_is_no_number_stops_with_a_remedy_and_keeps_the_last_checkpo
 
 
 def test_an_exploding_learning_rate_ends_with_a_status(tmp_path):
-    """Whether the loss or the solve breaks first, the error says what to change and no broken state is saved."""
+    """Whether the loss or the solve fails first, the error says what to change, and no broken state is saved."""
     config = tiny_config(lr=1e12, epochs=50)
     with pytest.raises(TrainingError, match="lower lr") as caught:
         ltnode.fit(tiny_model(solver={"max_steps": 50}), tiny_data(), config, out=tmp_path / "run")
@@ -358,7 +358,7 @@ def test_a_terminal_sees_a_bar_with_steps_speed_and_loss(monkeypatch: pytest.Mon
 
 
 def test_tensorboard_is_optional(tmp_path):
-    """Installed: event files; not installed: an error that names the extra, before anything is written."""
+    """Event files are written; if TensorBoard is not installed, an error names the extra before anything is written."""
     config = tiny_config(epochs=1, tensorboard=True)
     try:
         import tensorboard  # noqa: F401

@@ -1,4 +1,4 @@
-"""Learning is real: a small piece of MNIST on the CPU, in minutes."""
+"""LT-NODE learns a part of MNIST on the CPU within minutes."""
 
 from __future__ import annotations
 

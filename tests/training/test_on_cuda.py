@@ -1,8 +1,8 @@
-"""Training on CUDA as users start it: captured steps that are resumed, and seeds side by side on streams of their own.
+"""Training on CUDA as users start it: resumed captured steps, and concurrent runs on separate streams.
 
-On a GPU two runs of the same training do not agree bit for bit: sums run in another order, and a resumed step may search its
-grid a few steps earlier or later, which changes a gradient by up to the solver's tolerance (1e-2). References are runs of the
-same path; what 24 steps changed may differ by a tenth, where another seed differs by more than a half.
+On a GPU two runs of the same training do not agree bit for bit: sums are reordered, and a resumed run may search its grid a few
+steps earlier or later, which changes a gradient by up to the tolerance of the solver (1e-2). The references are runs of the same
+path; the change of the weights in 24 steps may differ by a tenth, whereas another seed differs by more than a half.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 
 
 def images(n: int = 512) -> Dataset:
-    """Noise whose brightest tenth of the first pixels is the label: something to learn in a few steps."""
+    """Noise images whose label is the brightest tenth of the first pixels, which can be learnt in a few steps."""
     x = torch.randn(n, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     y = x.flatten(1)[:, :100].reshape(n, 10, 10).mean(dim=2).argmax(dim=1)
     split = Split(x, y)
@@ -32,7 +32,7 @@ def images(n: int = 512) -> Dataset:
 
 
 def config(**changes: Any) -> ltnode.TrainConfig:
-    """24 steps in fp32, where order is the only difference between two runs; a checkpoint every 4 steps, a line every 2."""
+    """24 steps in fp32, where two runs differ only in the order of sums; a checkpoint every 4 steps and a line every 2."""
     values: dict[str, Any] = {
         "epochs": 6,
         "batch_size": 128,
@@ -66,7 +66,7 @@ def weights(run: ltnode.Run) -> dict[str, Tensor]:
 
 
 def change(run: ltnode.Run, seed: int) -> dict[str, Tensor]:
-    """What training changed: the weights alone are dominated by where they began."""
+    """The change of the weights by training; the weights themselves are dominated by their initial values."""
     start = dict(model(seed).named_parameters())
     return {name: p - start[name].detach() for name, p in weights(run).items()}
 
@@ -97,7 +97,7 @@ def test_an_interrupted_captured_training_ends_like_the_whole_one(accelerate: st
 
 
 def test_a_new_captured_step_takes_over_the_momentum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The momentum that the resumed step begins with is that of the checkpoint, bit for bit."""
+    """The momentum of the resumed step is that of the checkpoint, bit for bit."""
     from ltnode.accelerate import graph_step as accelerated
 
     with pytest.raises(Stop):
@@ -119,8 +119,8 @@ def test_a_new_captured_step_takes_over_the_momentum(tmp_path: Path, monkeypatch
     assert float(kept[0].abs().max()) > 0
 
 
-def test_seeds_side_by_side_end_like_runs_alone(tmp_path: Path):
-    """Two seeds on two streams; reference: each alone. Their folders are complete and hold the models that came back."""
+def test_concurrent_runs_end_like_runs_alone(tmp_path: Path):
+    """Two seeds on two streams end like each of them alone; their folders are complete and hold the returned models."""
     together = fit_seeds(model, images(), config(), (0, 1), tmp_path / "together")
     alone = [ltnode.fit(model(seed), images(), config(seed=seed), out=tmp_path / f"alone{seed}") for seed in (0, 1)]
     for seed, (a, b) in enumerate(zip(alone, together, strict=True)):
@@ -130,14 +130,14 @@ def test_seeds_side_by_side_end_like_runs_alone(tmp_path: Path):
         assert {"config.json", "model.safetensors", "metrics.jsonl", "results.json"} <= {p.name for p in b.path.iterdir()}
         loaded = ltnode.load(b.path)
         assert all(torch.equal(p.detach().cpu(), weights(b)[name]) for name, p in loaded.named_parameters())
-    # Another seed is another training: the tolerance above means something.
+    # Another seed differs by more than the tolerance above, so the comparison is meaningful.
     assert distance(change(alone[0], 0), change(together[1], 1)) > 0.2
 
 
 @pytest.mark.parametrize("name", ["lt-node", "alt-node", "node"])
 @pytest.mark.parametrize(("precision", "outputs", "gradient"), [("fp32", 1e-4, 0.02), ("tf32", 0.01, 0.15), ("bf16", 0.03, 0.3)])
 def test_a_whole_fused_model_equals_its_float64_self(name: str, precision: str, outputs: float, gradient: float):
-    """Outputs, loss and the gradient of all parameters; rounding of the convolutions' inputs, and ReLU masks that flip at 0."""
+    """Outputs, loss and all gradients agree up to the rounding of the convolutions' inputs and to flipped ReLU masks."""
     errors = model_errors(name, "cifar10", 64, 3, precision, "cuda")
     assert errors["outputs"] < outputs and errors["loss"] < outputs and errors["prediction"] < outputs, errors
     assert errors["gradient"] < gradient, errors

@@ -17,7 +17,7 @@ from training.tiny import Stop, TwoPhaseModel, assert_same_run, read_lines, stop
 
 
 def finish(make, folder: Path, config, stops: list[int]) -> ltnode.Run:
-    """Train with a crash at the first log line at or after each of these steps, then to the end."""
+    """Train with a crash at the first log line at or after each of these steps, and then to the end."""
     for step in stops:
         with pytest.raises(Stop):
             ltnode.fit(make(), tiny_data(), config, out=folder, resume=True, on_log=stop_at(step))
@@ -125,7 +125,7 @@ def kill_and_resume(folder: Path, kills: int, rng: random.Random) -> None:
         process.join()
         assert process.exitcode in (-9, 0), "the training itself failed"
         if process.exitcode == 0:
-            # It was faster than the axe: begin again, so that every kill hits a living training.
+            # The training ended before the kill: start again, so that every kill hits a running training.
             for path in sorted(folder.rglob("*"), reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
             continue
@@ -136,7 +136,7 @@ def kill_and_resume(folder: Path, kills: int, rng: random.Random) -> None:
 
 
 def test_kill_9_at_random_moments_loses_nothing(tmp_path):
-    """Three kills; the final weights and the log are those of the run that nobody killed."""
+    """After three kills, the final weights and the log are those of an uninterrupted run."""
     ltnode.fit(tiny_model(), tiny_data(), tiny_config(**LONGER), out=tmp_path / "whole")
     kill_and_resume(tmp_path / "killed", 3, random.Random(0))
     assert_same_run(tmp_path / "whole", tmp_path / "killed")
@@ -151,7 +151,7 @@ def test_kill_9_at_ten_random_moments_loses_nothing(tmp_path, seed: int):
 
 
 def test_a_lost_log_does_not_stop_a_resume(tmp_path, caplog: pytest.LogCaptureFixture):
-    """The weights are still those of the uninterrupted run; the lines before the checkpoint are gone, and the log says so."""
+    """The weights are those of the uninterrupted run; the lines before the checkpoint are lost, and a warning says so."""
     ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "whole")
     with pytest.raises(Stop):
         ltnode.fit(TwoPhaseModel(), tiny_data(), tiny_config(), out=tmp_path / "run", on_log=stop_at(12))

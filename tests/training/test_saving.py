@@ -1,4 +1,4 @@
-"""save and load: the same model comes back, and nothing else is taken for one."""
+"""Saving and loading returns the same model, and files that are not models are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["node", "uni-node", "lt-node", "alt-node", "lt-node-mixture"])
 def test_a_saved_model_predicts_the_same_bits(tmp_path, name: str):
-    """Weights, posterior, stored grid and noise are all in the file."""
+    """The file holds weights, posterior, prediction grid and noise."""
     model = tiny_model(name, objective={"kl_weight": 0.2})
     x = tiny_data().test.x
     model.finish_training(tiny_data().train.x, tiny_data().train.y)

@@ -1,4 +1,4 @@
-"""The parts of `benchmarks/training.py` that need no GPU: what is claimed of the rows, and peers in a process of their own."""
+"""The parts of `benchmarks/training.py` that need no GPU: claims about the rows, and peers in separate processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def record() -> dict[str, Any]:
 
 
 def test_the_recorded_claims_follow_from_the_recorded_rows(record: dict[str, Any]):
-    """Times, ratios, memory, start-up and seeds: the same floats again."""
+    """Recomputing the claims about times, ratios, memory, start-up and seeds gives the recorded floats."""
     assert load_script("benchmarks/training_claims.py").claims(record["rows"]) == record["claims"]
 
 
 def test_the_fastest_adjoint_of_diffrax_is_compared_beside_torchdiffeq(record: dict[str, Any]):
-    """Every ratio to torchdiffeq has one to diffrax; 4 ms are twice as long as a way that takes 2."""
+    """Every ratio to torchdiffeq has a counterpart for diffrax; a peer of 4 ms is twice as slow as a variant of 2 ms."""
     rows = [row for row in record["rows"] if not row["way"].startswith("diffrax")]
     ours = [row for row in rows if row["way"] == "lt-node fused bf16, cifar10, 5 steps"]
     ours[0]["device_ms"] = 2.0
@@ -51,7 +51,7 @@ def test_the_fastest_adjoint_of_diffrax_is_compared_beside_torchdiffeq(record: d
 def test_a_peer_that_fails_costs_its_rows_only(
     ending: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """Rows written before the end are there, and one line says how it ended."""
+    """Rows that were written before the end are kept, and one line says how the script ended."""
     own_process = load_script("benchmarks/own_process.py")
     monkeypatch.setattr(own_process, "__file__", str(tmp_path / "own_process.py"))
     writing = "assert sys.argv[1:4] == ['--data', 'mnist', '--json']\nopen(sys.argv[4], 'w').write('[{\"a\": 1}]')"
@@ -63,7 +63,7 @@ def test_a_peer_that_fails_costs_its_rows_only(
 
 @pytest.mark.parametrize("text", ["", "[{"])
 def test_a_record_that_is_missing_or_cut_off_has_no_rows(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A script may be ended before or while it writes."""
+    """A script may be stopped before or while it writes."""
     own_process = load_script("benchmarks/own_process.py")
     monkeypatch.setattr(own_process, "__file__", str(tmp_path / "own_process.py"))
     (tmp_path / "script.py").write_text(f"import sys\nif {text!r}: open(sys.argv[-1], 'w').write({text!r})\n")
@@ -71,7 +71,7 @@ def test_a_record_that_is_missing_or_cut_off_has_no_rows(text: str, tmp_path: Pa
 
 
 def test_the_time_of_a_step_leaves_out_what_happens_once(monkeypatch: pytest.MonkeyPatch):
-    """A start of 7 s and 20 ms a step, on a clock of our own: the start cancels."""
+    """With a simulated clock, a start of 7 s cancels and 20 ms per step remain."""
     seeds, now = load_script("benchmarks/seeds.py"), [0.0]
 
     def run(epochs: int) -> None:

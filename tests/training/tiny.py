@@ -1,4 +1,4 @@
-"""Small models, data and configurations that train in a second, and what several test files compare."""
+"""Small models, data and configurations that train in a second, and comparisons that several test files share."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ltnode.data import Dataset, gap_data
 from ltnode.models import Prediction
 
 TIMING = ("examples_per_second",)
-"""Keys of a metrics line that a clock decides."""
+"""Keys of a metrics line that depend on the clock."""
 
 
 class TwoPhaseModel(ltnode.Model):
-    """A linear regression with everything that an engine must not forget.
+    """A linear regression that uses everything a training loop must handle.
 
-    Two phases with parameters of their own, noise from torch's generator in the loss, a buffer that counts calls, a solver
-    state outside of the state dict on which the loss depends, and hooks that record that they were called.
+    It has two phases with separate parameters, noise from the global generator in the loss, a buffer that counts calls, a solver
+    state outside of the state dict on which the loss depends, and hooks that record their calls.
     """
 
     phases: ClassVar[tuple[str, ...]] = ("main", "diffusion")
@@ -67,7 +67,7 @@ class TwoPhaseModel(ltnode.Model):
         self.events.append(f"finish {len(x)}")
 
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        torch.randn(3)  # a look at the model must not move the generator of the training
+        torch.randn(3)  # describing the model must not change the random state of the training
         return {"kept": self.kept}
 
     def solver_state(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def tiny_data(n: int = 48) -> Dataset:
 
 
 def tiny_config(**changes: Any) -> ltnode.TrainConfig:
-    """24 steps of 16 examples, a checkpoint and a log line every few of them; positions of the two do not coincide."""
+    """Return a configuration of 24 steps of 16 examples, with checkpoints and log lines at different steps."""
     values: dict[str, Any] = {
         "epochs": 8,
         "batch_size": 16,
@@ -111,13 +111,13 @@ def read_lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(one: Path, other: Path) -> None:
-    """Weights bit for bit (the files are equal) and the same log, timing aside."""
+    """Check that the weights are equal bit for bit and that the logs agree except for timings."""
     assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     assert without_timing(read_lines(one)) == without_timing(read_lines(other))
 
 
 class Stop(Exception):
-    """Ends a training from inside, at any step, as a crash would."""
+    """Ends a training at any step, as a crash would."""
 
 
 def stop_at(step: int) -> Any:

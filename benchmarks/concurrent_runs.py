@@ -1,10 +1,10 @@
-"""Captured training steps of several runs side by side on CUDA, without the host's part of a step.
+"""Captured training steps of several concurrent runs on CUDA, without the host's part of a step.
 
-usage: python benchmarks/side_by_side.py [--runs 1 5] [--repeats 150]
+usage: python benchmarks/concurrent_runs.py [--runs 1 5] [--repeats 150]
 
-LT-NODE, CIFAR10's shapes, batch 256, bf16, one solver step of length 3. Every run has a stream of its own, and their graphs are
-replayed in turn: milliseconds of a step of all of them, the median of three loops. What the kernels of one of them take is told
-by `profile_training.py --steps 1`.
+LT-NODE, CIFAR10's shapes, batch 256, bf16, one solver step of length 3. Every run has a separate stream, and their graphs are
+replayed in turn: milliseconds for one step of all of them, the median of three loops. `profile_training.py --steps 1` shows the
+time of the kernels of one run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Run:
     """A captured step on its stream.
 
     Attributes:
-        step: Whose parameters and buffers the graph reads and writes.
+        step: The step whose parameters and buffers the graph reads and writes.
     """
 
     stream: torch.cuda.Stream
@@ -39,7 +39,7 @@ class Run:
 
 
 def captured_runs(count: int) -> list[Run]:
-    """So many runs, captured for that many side by side."""
+    """Capture a number of runs for concurrent replay."""
     runs = []
     for _ in range(count):
         stream = torch.cuda.Stream()
@@ -53,7 +53,7 @@ def captured_runs(count: int) -> list[Run]:
 
 
 def milliseconds(runs: list[Run], repeats: int) -> float:
-    """Of a step of all of them."""
+    """Return the milliseconds for one step of all runs."""
 
     def replay(times: int) -> float:
         start = time.perf_counter()
@@ -75,7 +75,7 @@ def main() -> None:
     options = parser.parse_args()
     widen_device_queues()
     if not torch.cuda.is_available():
-        raise SystemExit("benchmarks/side_by_side.py measures a CUDA device; this machine has none")
+        raise SystemExit("benchmarks/concurrent_runs.py measures a CUDA device; this machine has none")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, commit {source_state()['git_commit']}")
     found = {count: milliseconds(captured_runs(count), options.repeats) for count in options.runs}
     for count, ms in found.items():
