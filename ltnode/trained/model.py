@@ -229,9 +229,7 @@ class TrainedModel:
                 raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
             if data not in data_names():
                 raise InputError(f"the model was trained on {data!r}, which is not a built-in data set: pass data, the Dataset")
-        if not isinstance(data, Dataset | str):
-            raise InputError(f"data must be a Dataset or the name of a data set, not {type(data).__name__}")
-        dataset = load_data(data) if isinstance(data, str) else data
+        dataset = _loaded(data)
         check_fit(dataset, self.model)
         recorded = self.train is not None and self.normalise is not None
         return replace(dataset, normalise=self.normalise) if recorded else dataset
@@ -343,7 +341,7 @@ def data_record(data: Dataset | str | None) -> dict[str, Any]:
         known: Any = SPECS[data]
         shape, n_classes = known.shape, len(known.class_names)
     else:
-        known = load_data(data) if isinstance(data, str) else data
+        known = _loaded(data)
         shape, n_classes = known.input_shape, known.n_classes
     constants = known.normalise
     return {
@@ -353,6 +351,12 @@ def data_record(data: Dataset | str | None) -> dict[str, Any]:
         "class_names": known.class_names,
         "normalise": None if constants is None else {"mean": constants.mean, "std": constants.std},
     }
+
+
+def _loaded(data: Dataset | str) -> Dataset:
+    if not isinstance(data, Dataset | str):
+        raise InputError(f"data must be a Dataset or the name of a data set, not {type(data).__name__}")
+    return load_data(data) if isinstance(data, str) else data
 
 
 def _class_names(record: Mapping[str, Any], n_classes: int) -> tuple[str, ...]:

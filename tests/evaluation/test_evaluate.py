@@ -440,6 +440,19 @@ def test_protocols_for_images_refuse_vectors():
         evaluate(ltnode.build("node", data, width=4), data, ["rotation"])
 
 
+@pytest.mark.no_typecheck
+def test_a_data_set_from_numpy_arrays_is_evaluated_and_bare_arrays_are_refused(rng):
+    """Reference: the same data as tensors, bit for bit."""
+    x, y = rng.normal(size=(40, 2)), rng.integers(0, 2, 40)
+    arrays, tensors = (
+        ltnode.data.Dataset.from_arrays(*parts, *parts) for parts in ((x, y), (torch.from_numpy(x), torch.from_numpy(y)))
+    )
+    model = ltnode.build("lt-node", arrays, width=4, seed=0)
+    assert content(evaluate(model, arrays, ["clean"], draws=0)) == content(evaluate(model, tensors, ["clean"], draws=0))
+    with pytest.raises(InputError, match="must be a Dataset or the name of a data set, not ndarray"):
+        evaluate(model, x, ["clean"])
+
+
 def test_every_protocol_says_what_it_is():
     assert all(protocol.about and protocol.task in ("classification", "regression") for protocol in PROTOCOLS.values())
 
