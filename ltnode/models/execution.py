@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import nn
 from torch.nn import functional
 
@@ -47,8 +48,11 @@ _current: ContextVar[Execution | None] = ContextVar("execution", default=None)
 
 
 def current() -> Execution:
-    """Return the execution of the innermost `using` block, or the default outside of every block."""
-    return _current.get() or _default[0]
+    """Return the execution of the innermost `using` block, or the default outside of every block.
+
+    Compiled and exported programs contain the layers themselves; tracing could not read the context variable either.
+    """
+    return REFERENCE if torch.compiler.is_compiling() else _current.get() or _default[0]
 
 
 def set_default(execution: Execution) -> None:
