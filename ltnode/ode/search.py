@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +14,6 @@ from ltnode.ode.status import Status
 from ltnode.ode.step import Field, Step, all_finite, error_norm, evaluate, take_step, time_dtype
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
-
-TrialStep = Callable[[float, float, Tensor, Tensor], tuple[Step, float]]
-"""``(t, t_new, y, k) -> (step, batch-wide error norm)`` with k = f(t, y): a faster `take_step`."""
 
 _EPSILON = 16 * torch.finfo(torch.float64).eps
 """Smallest step size relative to the time; a smaller step would not change the time reliably."""
@@ -105,11 +102,10 @@ def search_batch(
     t_end: float,
     tolerance: Tolerance,
     output: DenseOutput | None = None,
-    trial_step: TrialStep | None = None,
 ) -> Search:
     """Find one step sequence for the whole batch (the reference).
 
-    The accepted steps are added to ``output`` if it is given. ``trial_step`` replaces `take_step` for FSAL methods.
+    The accepted steps are added to ``output`` if it is given.
     """
     slope = evaluate(f, t0, y)
     if not all_finite(slope) or not all_finite(y):
@@ -122,11 +118,8 @@ def search_batch(
     while (trial := control.trial()) is not None:
         t, t_new = trial
         evaluations += tableau.stages - (k is not None)
-        if trial_step is not None and k is not None:
-            step, norm = trial_step(t, t_new, y, k)
-        else:
-            step = take_step(f, tableau, t, t_new - t, y, k)
-            norm = float(error_norm(tableau, t_new - t, y, step, rtol, atol, per_sample=False))
+        step = take_step(f, tableau, t, t_new - t, y, k)
+        norm = float(error_norm(tableau, t_new - t, y, step, rtol, atol, per_sample=False))
         k = step.stages[0]  # another trial from the same state reuses it
         if control.accepts(norm):
             if output is not None:

@@ -13,7 +13,7 @@ from ltnode.ode.controller import check_tolerances
 from ltnode.ode.dense import DenseOutput
 from ltnode.ode.problem import Problem, check_adaptive, check_grid, check_per_sample, check_times
 from ltnode.ode.replay import Replay, Replayer, traced
-from ltnode.ode.search import Search, Tolerance, TrialStep, search_batch, search_per_sample
+from ltnode.ode.search import Search, Tolerance, search_batch, search_per_sample
 from ltnode.ode.status import SolverError, Stats, Status
 from ltnode.ode.step import Field, add_stages, all_finite, evaluate
 from ltnode.ode.tableau import ButcherTableau, get_tableau
@@ -71,7 +71,6 @@ def odesolve(
     accept_small_change: float = 0.0,
     throw: bool = True,
     replayer: Replayer | None = None,
-    trial_step: TrialStep | None = None,
 ) -> Solution:
     """Solve ``dy/dt = f(t, y)`` from ``y(t0) = y0`` once, and return the states at all requested times.
 
@@ -100,7 +99,6 @@ def odesolve(
             than this fraction; 0 keeps the error control.
         throw: Raise `SolverError` on failure; otherwise return a solution with the failure status.
         replayer: Faster implementation of the steps over a `TrainingGrid`; other solves, and the search for a grid, ignore it.
-        trial_step: Faster implementation of the steps of an adaptive solve outside of grad mode.
 
     Returns:
         The solution, differentiable in y0, in times and in every tensor that f uses.
@@ -114,10 +112,10 @@ def odesolve(
         raise InputError(f"control must be 'batch' or 'sample', not {control!r}")
     tolerance = Tolerance(rtol, atol, max_steps, clip_last, accept_small_change)
     problem = Problem(f, y0, times, t0, tableau, tolerance, control == "sample", recompute, throw)
-    return _solve(problem, grid, replayer, trial_step)
+    return _solve(problem, grid, replayer)
 
 
-def _solve(problem: Problem, grid: Grid, replayer: Replayer | None, trial_step: TrialStep | None) -> Solution:
+def _solve(problem: Problem, grid: Grid, replayer: Replayer | None) -> Solution:
     """Choose how the steps are found."""
     if grid is not None and not isinstance(grid, TrainingGrid):
         return _solve_fixed(problem, grid)
@@ -130,14 +128,14 @@ def _solve(problem: Problem, grid: Grid, replayer: Replayer | None, trial_step: 
         return _TrainingGridSolve(problem, grid, replayer).run()
     if problem.per_sample:
         return _solve_per_sample(problem)
-    return _solve_adaptive(problem, trial_step)
+    return _solve_adaptive(problem)
 
 
-def _solve_adaptive(problem: Problem, trial_step: TrialStep | None) -> Solution:
+def _solve_adaptive(problem: Problem) -> Solution:
     f, tableau, y0, tolerance = problem.f, problem.tableau, problem.y0, problem.tolerance
     if not torch.is_grad_enabled() and not moving_buffers(f):
         output = DenseOutput(tableau, problem.times)
-        search = search_batch(f, tableau, y0, problem.t0, problem.t_end, tolerance, output, trial_step)
+        search = search_batch(f, tableau, y0, problem.t0, problem.t_end, tolerance, output)
         return _finish(problem, Replay(output.result(y0), search.norms), search)
     with no_trace(f, y0.device), torch.no_grad():
         search = search_batch(f, tableau, y0.detach(), problem.t0, problem.t_end, tolerance)
