@@ -85,7 +85,7 @@ def test_a_failed_choice_does_not_lose_the_run(
         raise InputError("no threshold today")
 
     # The package's attribute of this name is the function, not the module.
-    monkeypatch.setattr(sys.modules["ltnode.fit"], "choose_operating_point", fails)
+    monkeypatch.setattr(sys.modules["ltnode.fitting"], "choose_operating_point", fails)
     with caplog.at_level(logging.WARNING, "ltnode"):
         run = ltnode.fit(model(), DATA, CONFIG, out=tmp_path)
     assert run.status.value == "complete"
