@@ -14,7 +14,6 @@ from ltnode.endtime import AmortizedGammaTime, FixedTime, GammaTime, UniformTime
 from ltnode.models import Model
 from ltnode.report.gap import in_gap
 from ltnode.report.naming import model_title
-from ltnode.report.posteriors import gamma_text
 
 CHECKED = ("lt-node", "alt-node")
 """Models that must fit the data and be uncertain in the gap."""
@@ -89,7 +88,8 @@ def _end_time(model: Model, data: Dataset) -> tuple[str, float | None]:
         return f"uniform on ({end_time.window[0]:g}, {end_time.window[1]:g})", tail
     mean = f"mean {float(end_time(x).mean.mean()):.2f}"
     if isinstance(end_time, GammaTime):
-        return f"{gamma_text(end_time)}, {mean}", tail
+        low, high = end_time.quantile([0.05, 0.95]).tolist()
+        return f"Gamma, {mean}, 5-95 % {low:.2f} to {high:.2f}", tail
     if isinstance(end_time, AmortizedGammaTime):
         grid = gap_grid()
         return f"per input: {mean} on the data, {float(end_time(grid[in_gap(grid)]).mean.mean()):.2f} in the gap", tail
