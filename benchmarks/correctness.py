@@ -32,7 +32,7 @@ from ltnode.device import product_precision
 from ltnode.training import TrainConfig, fit_seeds, train_preset
 from ltnode.training.provenance import source_state
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # the comparisons are those of the tests
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "accelerate"))  # the comparisons are those of the tests
 from kernels.comparisons import trajectory_errors
 from kernels.model_comparison import model_errors
 
@@ -204,7 +204,7 @@ def main() -> None:
             options.json.write_text(json.dumps(result, indent=1) + "\n")
 
     if "kernels" in options.part and not on_cuda:
-        print("kernels: left out, they need CUDA (tests/kernels runs them in Triton's interpreter)")
+        print("kernels: left out, they need CUDA (tests/accelerate/kernels emulates them on a CPU)")
     elif "kernels" in options.part:
         rows = trajectories(options.steps, options.compare, options.device)
         record("trajectory", rows)

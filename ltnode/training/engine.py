@@ -51,26 +51,7 @@ def fit(
     resume: bool = False,
     on_log: OnLog | None = None,
 ) -> Run:
-    """Train a model; a progress bar is shown on a terminal.
-
-    On the CPU the same configuration gives the same numbers, and a run that was interrupted and resumed ends with the same
-    weights, bit for bit, as an uninterrupted one. Under ``torchrun`` the processes share every batch.
-
-    Args:
-        model: The model, which is trained in place, moved to the device of the configuration and left in eval mode.
-        data: A `Dataset`, or a pair (x, y) of arrays or tensors, which are not normalised.
-        config: Training configuration; by default `train_preset` of the model and the data.
-        out: The run folder; None writes nothing.
-        resume: Continue the run in ``out``, or start it if there is none.
-        on_log: Called with every line of the log.
-
-    Raises:
-        TrainingError: The loss became NaN or infinite, the ODE could not be solved, or another process died; ``status`` and the
-            message say what to change. The last checkpoint remains.
-        CheckpointError: ``out`` holds a run (and ``resume`` is False) or other files, is damaged, or cannot be written.
-        ConfigError: The configuration does not fit the model, or differs from that of the run to resume.
-        InputError: The data do not fit the model.
-    """
+    """Train a model without choosing an operating point; `ltnode.fitting.fit` has the contract."""
     return fit_together([Job(model, data, config, out, on_log)], resume=resume)[0]
 
 
@@ -83,23 +64,7 @@ def fit_seeds(
     *,
     resume: bool = False,
 ) -> list[Run]:
-    """Train the same model from several seeds concurrently.
-
-    Args:
-        build: Returns the untrained model of a seed, such as ``lambda seed: ltnode.build("lt-node", data, seed=seed)``.
-        data: As in `ltnode.fit`.
-        config: As in `ltnode.fit`; its seed is replaced in every run.
-        seeds: Different seeds, one per run.
-        out: The run folders are ``OUT-seed0``, ...; None writes nothing.
-        resume: Continue the runs whose folders exist, and start the others.
-
-    Returns:
-        The runs, in the order of the seeds.
-
-    Raises:
-        TrainingError: A run failed; the message names it. The other runs were trained to their end.
-        ConfigError, CheckpointError, InputError: As in `ltnode.fit`, before any training.
-    """
+    """Train several seeds concurrently without choosing operating points; `ltnode.fitting.fit_seeds` has the contract."""
     if not seeds or len(set(seeds)) != len(seeds):
         raise ConfigError(f"seeds must be one or more different integers, not {list(seeds)}")
     jobs = []
