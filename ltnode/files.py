@@ -1,11 +1,13 @@
-"""Atomic writes: temporary name, fsync, rename."""
+"""Atomic writes (temporary name, fsync, rename), and reads of files that may be hostile: regular, bounded, not too deep."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,10 @@ from ltnode.errors import CheckpointError
 
 TEMPORARY = ".tmp-"
 """Prefix of unfinished files and folders; leftovers of a killed process can be deleted."""
+MAX_JSON_BYTES = 64 << 20
+MAX_TENSOR_BYTES = 16 << 30
+_MAX_DEPTH = 64
+_MAX_DIGITS = 40
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -95,6 +101,61 @@ def write_error(path: Path, error: OSError) -> CheckpointError:
     )
 
 
+def read_bytes(path: Path, most: int) -> bytes:
+    """Read a regular file of at most ``most`` bytes; a pipe or a device would never end.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It is not a regular file, is too large, or cannot be read.
+    """
+    try:
+        # Opening a pipe without a writer would wait for one.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise CheckpointError(f"{path} must be a regular file, not a folder, pipe or device; restore it from a backup")
+            if status.st_size > most:
+                raise CheckpointError(
+                    f"{path} must have at most {most:,} bytes, not {status.st_size:,}; restore it from a backup"
+                )
+            return file.read(status.st_size)  # a larger number would be allocated
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if path.is_dir():
+            raise CheckpointError(f"{path} must be a regular file, not a folder; restore it from a backup") from error
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Parse JSON whose nesting and integers are of sensible size.
+
+    Raises:
+        ValueError: It is not JSON, is nested too deeply, or has an integer with too many digits.
+    """
+    try:
+        value = json.loads(content, parse_int=_bounded_int)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level: list[Any] = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for outer in level if isinstance(outer, dict | list) for inner in _values(outer)]
+        if not level:
+            return value
+    raise ValueError("it is nested too deeply")
+
+
+def _values(container: dict[str, Any] | list[Any]) -> list[Any]:
+    return list(container.values()) if isinstance(container, dict) else container
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"an integer has {len(digits)} digits")
+    return int(digits)
+
+
 def read_json(path: Path, check: Callable[[Any], bool], what: str) -> Any:
     """Read a JSON file and validate its content; ``what`` describes the folder in error messages.
 
@@ -102,11 +163,9 @@ def read_json(path: Path, check: Callable[[Any], bool], what: str) -> Any:
         CheckpointError: The file is missing, is not valid JSON, or fails the check.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(read_bytes(path, MAX_JSON_BYTES))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: {path.parent} is not {what}") from None
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise CheckpointError(f"{path} is damaged (not valid JSON: {error}); restore it from a backup or train again") from error
     if not check(value):
@@ -119,3 +178,6 @@ def _write_and_sync(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+        written = os.fstat(file.fileno()).st_size
+    if written != len(content):
+        raise OSError(errno.EIO, f"only {written} of {len(content)} bytes were written")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ltnode.data.arrays import TASKS, Task, check_examples, check_lengths, describe, inputs, targets
 from ltnode.data.augment import Augmentation, Normalisation
+from ltnode.data.parts import positions_md5, split_parts
 from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Tensor
 
@@ -218,16 +219,18 @@ class Dataset:
             )
         if n == self.n_train:
             return self
-        return self._with_train(_permutation(self.n_train, seed)[:n].sort().values)
+        return self.with_train(_permutation(self.n_train, seed)[:n].sort().values)
 
     def with_validation(self, fraction: float, seed: int = 0) -> tuple[Dataset, Split]:
         """Hold out a random ``fraction`` of the training examples: the data set with the rest, and the validation split."""
         remaining, held_out = _held_out(self.n_train, fraction, seed)
-        return self._with_train(remaining), self.train.select(held_out)
+        return self.with_train(remaining), self.train.select(held_out)
 
-    def _with_train(self, indices: Tensor) -> Dataset:
-        digest = hashlib.md5(indices.numpy().tobytes(), usedforsecurity=False).hexdigest()
-        return replace(self, train=self.train.select(indices), checksums={**self.checksums, "train_indices": f"md5:{digest}"})
+    def with_train(self, indices: Tensor) -> Dataset:
+        """The same problem with the training examples at some positions, whose md5 becomes one of the checksums."""
+        return replace(
+            self, train=self.train.select(indices), checksums={**self.checksums, "train_indices": positions_md5(indices)}
+        )
 
 
 def checksums(train: Split, test: Split) -> dict[str, str]:
@@ -249,8 +252,5 @@ def _held_out(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Indices of the remaining and of the held-out examples, at least one each; sorted for sequential reads of memory maps."""
     if not 0 < fraction < 1:
         raise InputError(f"the held-out fraction must lie strictly between 0 and 1, not {fraction}")
-    if n < 2:
-        raise InputError(f"holding out examples needs at least 2 examples, not {n}")
-    count = min(n - 1, max(1, round(n * fraction)))
-    order = _permutation(n, seed)
-    return order[count:].sort().values, order[:count].sort().values
+    parts = split_parts(n, fraction, 0.0, seed)
+    return parts.fit, parts.validation

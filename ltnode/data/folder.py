@@ -12,11 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.data.augment import Augmentation
+from ltnode.data.budget import LARGEST_FOLDER, Budget
 from ltnode.data.dataset import Dataset
 from ltnode.errors import DataError, InputError, missing_extra
+from ltnode.imagefiles.decode import LOCAL_FORMATS, MAX_PIXELS
 from ltnode.typing import Tensor
 
 _Arrays = tuple[Tensor | None, Tensor | None]
+_FORMATS = (*LOCAL_FORMATS, "PPM")
 
 
 def from_folder(
@@ -30,8 +33,9 @@ def from_folder(
     """Create a classification set from images in one folder per class.
 
     The layout is ``path/CLASS/*``, where ``test_fraction`` of the images is held out for testing, or ``path/train/CLASS/*`` and
-    ``path/test/CLASS/*``. Classes are numbered in alphabetical order. Any format that Pillow reads is supported; images become
-    grey-scale (one channel) if all of them are, else RGB. Pixels are normalised by mean and std of the training images.
+    ``path/test/CLASS/*``. Classes are numbered in alphabetical order. PNG, JPEG, BMP, GIF, WebP, TIFF and PPM files of at most 50
+    megapixels are read; images become grey-scale (one channel) if all of them are, else RGB. Pixels are normalised by mean and
+    std of the training images.
 
     Args:
         path: The folder.
@@ -106,16 +110,22 @@ def _read_images(files: list[Path], size: tuple[int, int] | None) -> NDArray[np.
     except ImportError as error:
         raise missing_extra("Pillow", "images", "reading image files") from error
     images: list[NDArray[np.uint8]] = []
+    budget = Budget(LARGEST_FOLDER)
     for file in files:
         try:
-            with Image.open(file) as opened:
+            # Other formats start other programs (EPS), or have decoders that nobody needs here.
+            with Image.open(file, formats=_FORMATS) as opened:
+                if opened.size[0] * opened.size[1] > MAX_PIXELS:
+                    raise ValueError(f"it has {opened.size[0]} x {opened.size[1]} pixels; at most {MAX_PIXELS:,} are allowed")
                 picture: Any = ImageOps.exif_transpose(opened)  # rotate as the camera was held
                 picture = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
                 if size is not None:
                     picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.BILINEAR)
                 pixels = np.asarray(picture)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DataError(f"{file} is not an image that Pillow can read ({error}); repair or remove it") from error
+        except Exception as error:  # a decoder can raise any exception for a damaged file
+            kinds = ", ".join(_FORMATS)
+            raise DataError(f"{file} is not an image that can be read ({kinds}): {error}; repair or remove it") from error
+        budget.take(pixels.nbytes, file)
         if images and pixels.shape[:2] != images[0].shape[:2]:
             first, this = images[0].shape[:2], pixels.shape[:2]
             raise DataError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import pickletools
 import struct
 import tarfile
 import zlib
@@ -18,14 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ltnode.errors import DataError, missing_extra
+from ltnode.data.budget import Budget
+from ltnode.data.mat_file import MatError, read_arrays
+from ltnode.errors import DataError
 
 Bytes = NDArray[np.uint8]
 
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_PIXELS = 3072
-_LARGEST_IDX = 1 << 30  # values; MNIST has 47 million, and a damaged header must not exhaust the memory
 _LARGEST_BATCH = 1 << 26  # bytes; an official CIFAR batch has 31 MB
+_LARGEST_ARCHIVE = 1 << 30  # bytes after unpacking; the official archives have 186 MB
 
 
 class RawSplit(NamedTuple):
@@ -39,12 +42,12 @@ def _damaged(path: Path | str, why: object, what: str) -> DataError:
     return DataError(f"{path} is not a valid {what} ({why}); download the file again")
 
 
-def read_idx(path: Path) -> Bytes:
+def read_idx(path: Path, budget: Budget | None = None) -> Bytes:
     """Read an array of unsigned bytes from an IDX file, optionally compressed with gzip.
 
     The format: two zero bytes, type 0x08, rank, then ``rank`` big-endian 32-bit sizes, then the values.
     """
-    what = "IDX file of unsigned bytes"
+    what, budget = "IDX file of unsigned bytes", budget or Budget()
     try:
         with path.open("rb") as raw:
             compressed = raw.read(2) == b"\x1f\x8b"
@@ -57,8 +60,9 @@ def read_idx(path: Path) -> Bytes:
                 raise _damaged(path, "its header is truncated", what)
             shape = struct.unpack(f">{head[3]}I", sizes)
             count = int(np.prod(shape, dtype=object))
-            if count > _LARGEST_IDX:
+            if count > budget.left:
                 raise _damaged(path, f"its header declares {count} values of shape {shape}", what)
+            budget.take(count, path)
             values = stream.read(count + 1)  # one more than declared, to detect a longer file
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(path, error, what) from error
@@ -68,9 +72,9 @@ def read_idx(path: Path) -> Bytes:
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
-def read_idx_pair(images: Path, labels: Path) -> RawSplit:
+def read_idx_pair(images: Path, labels: Path, budget: Budget | None = None) -> RawSplit:
     """Read a split from an IDX file of images (rank 3) and one of labels (rank 1)."""
-    x, y = read_idx(images), read_idx(labels)
+    x, y = read_idx(images, budget), read_idx(labels, budget)
     if x.ndim != 3 or y.ndim != 1:
         raise DataError(f"{images} has rank {x.ndim} and {labels} rank {y.ndim}; images need rank 3, labels rank 1")
     return RawSplit(x[:, None], y)
@@ -131,6 +135,16 @@ class _BatchUnpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not part of an official batch") from None
 
 
+def _check_opcodes(data: bytes) -> None:
+    """Read a pickle without building anything, and refuse places in its memory that no pickle of this length needs.
+
+    The unpickler would allocate all places up to the largest number, and the bytes that a length declares.
+    """
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
+        if "PUT" in opcode.name and isinstance(argument, int) and argument > count:
+            raise pickle.UnpicklingError(f"it stores an object at place {argument} after {count} instructions")
+
+
 def read_cifar_python(source: Path | bytes, name: str = "") -> RawSplit:
     """Read a CIFAR-10 python batch: a pickled dict with "data" (N, 3072) and "labels".
 
@@ -139,8 +153,12 @@ def read_cifar_python(source: Path | bytes, name: str = "") -> RawSplit:
     what = "CIFAR-10 python batch"
     data, name = _content(source, name)
     try:
+        _check_opcodes(data)
         batch = _BatchUnpickler(io.BytesIO(data), encoding="bytes").load()
         pixels, labels = batch[b"data"].array, batch[b"labels"]
+        # Lists that contain each other many times would become arrays of any size.
+        if type(labels) is not list or not all(type(label) is int for label in labels):
+            raise ValueError("its labels are not a list of integers")
         y = np.array(labels, dtype=np.int64)
         if pixels.ndim != 2 or pixels.shape[1] != _CIFAR_PIXELS or y.shape != pixels.shape[:1]:
             raise ValueError(f"data of shape {pixels.shape} with labels of shape {y.shape}")
@@ -162,23 +180,27 @@ def _content(source: Path | bytes, name: str) -> tuple[bytes, str]:
         raise _damaged(source, error, "CIFAR-10 batch") from error
 
 
-def read_cifar_archive(path: Path) -> tuple[RawSplit, RawSplit]:
+def read_cifar_archive(path: Path, budget: Budget | None = None) -> tuple[RawSplit, RawSplit]:
     """Read training and test split from the official tar.gz (binary or python version) without unpacking it to disk."""
     batches: dict[str, RawSplit] = {}
+    needed = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
+    budget = budget or Budget()
     try:
         with tarfile.open(path, "r:*") as archive:
             for member in archive:
+                if member.offset_data > _LARGEST_ARCHIVE:
+                    raise _damaged(path, f"it unpacks to more than {_LARGEST_ARCHIVE:,} bytes", "CIFAR-10 archive")
                 name = Path(member.name).name
-                if not member.isfile() or not name.startswith(("data_batch_", "test_batch")):
+                if not member.isfile() or name.removesuffix(".bin") not in needed or name.removesuffix(".bin") in batches:
                     continue
                 stream = archive.extractfile(member)
                 if stream is None or member.size > _LARGEST_BATCH:
                     raise _damaged(path, f"its member {member.name} has {member.size} bytes", "CIFAR-10 archive")
+                budget.take(member.size, path)
                 read = read_cifar_binary if name.endswith(".bin") else read_cifar_python
                 batches[name.removesuffix(".bin")] = read(stream.read(), f"{path}, {member.name}")
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise _damaged(path, error, "CIFAR-10 archive") from error
-    needed = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]
     missing = [name for name in needed if name not in batches]
     if missing:
         raise _damaged(path, f"missing members: {', '.join(missing)}", "CIFAR-10 archive")
@@ -190,17 +212,13 @@ def joined(splits: list[RawSplit]) -> RawSplit:
     return RawSplit(np.concatenate([s.x for s in splits]), np.concatenate([s.y for s in splits]))
 
 
-def read_svhn(path: Path) -> RawSplit:
+def read_svhn(path: Path, budget: Budget | None = None) -> RawSplit:
     """Read an SVHN file: ``X`` uint8 (32, 32, 3, N) and ``y`` (N, 1) with labels 1 to 10, where 10 is the digit 0."""
     what = "SVHN .mat file"
     try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise missing_extra("scipy", "images", "reading SVHN's .mat files") from error
-    try:
-        content = loadmat(path, variable_names=["X", "y"])
-        pixels, labels = np.asarray(content["X"]), np.asarray(content["y"]).reshape(-1)
-    except Exception as error:  # the parser of scipy can raise any exception for a damaged file
+        content = read_arrays(path, ("X", "y"), budget or Budget())
+        pixels, labels = content["X"], content["y"].reshape(-1)
+    except (OSError, MatError, KeyError) as error:
         missing = isinstance(error, KeyError)
         raise _damaged(path, f"it has no variable {error}" if missing else error, what) from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or labels.dtype.kind not in "uif" or not labels.size:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ltnode.data import formats
+from ltnode.data.budget import Budget
 from ltnode.data.dataset import array_md5
 from ltnode.data.formats import RawSplit
 from ltnode.data.specs import ImageSpec, Layout
@@ -96,14 +97,14 @@ def read_official(spec: ImageSpec, files: LocatedFiles, *, unverified: bool = Fa
 
 
 def _read(files: LocatedFiles) -> tuple[RawSplit, RawSplit]:
-    paths = files.paths
+    paths, budget = files.paths, Budget()
     match files.layout.reader:
         case "idx":
-            return formats.read_idx_pair(paths[0], paths[1]), formats.read_idx_pair(paths[2], paths[3])
+            return formats.read_idx_pair(paths[0], paths[1], budget), formats.read_idx_pair(paths[2], paths[3], budget)
         case "cifar-archive":
-            return formats.read_cifar_archive(paths[0])
+            return formats.read_cifar_archive(paths[0], budget)
         case "svhn":
-            return formats.read_svhn(paths[0]), formats.read_svhn(paths[1])
+            return formats.read_svhn(paths[0], budget), formats.read_svhn(paths[1], budget)
         case "cifar-binary" | "cifar-python" as kind:
             read = formats.read_cifar_binary if kind == "cifar-binary" else formats.read_cifar_python
             *train, test = (read(path) for path in paths)

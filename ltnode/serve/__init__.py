@@ -36,7 +36,14 @@ def check_extra() -> None:
             raise missing_extra(package, "serve", "the server")
 
 
-def create_app(models: Sequence[TrainedModel], limits: Limits | None = None, token: str | None = None) -> FastAPI:
+def create_app(
+    models: Sequence[TrainedModel],
+    limits: Limits | None = None,
+    token: str | None = None,
+    *,
+    hosts: Sequence[str] = (),
+    proxies: Sequence[str] = (),
+) -> FastAPI:
     """Build the server as an ASGI application.
 
     Args:
@@ -44,6 +51,8 @@ def create_app(models: Sequence[TrainedModel], limits: Limits | None = None, tok
         limits: Limits of the server; the defaults suit a machine with two cores.
         token: Token that clients must send as ``Authorization: Bearer TOKEN`` to every path under /api except the sample
             images; None requires no token.
+        hosts: Names under which browsers may use the server, besides localhost; ``"*"`` allows every name.
+        proxies: Addresses or networks of reverse proxies, whose header X-Forwarded-For names the client.
 
     Raises:
         MissingExtraError: The extra ``serve`` is not installed.
@@ -51,5 +60,6 @@ def create_app(models: Sequence[TrainedModel], limits: Limits | None = None, tok
     """
     check_extra()
     from ltnode.serve.app import make_app
+    from ltnode.serve.clients import Access, Clients
 
-    return make_app(models, limits or Limits(), token)
+    return make_app(models, limits or Limits(), token, Access(hosts), Clients(proxies))

@@ -59,10 +59,19 @@ class SampleInfo(Answer):
     label: str | None = Field(description="Name of the correct class; null if there is no correct answer.")
 
 
+class FamiliarityInfo(Answer):
+    """What a model knows about familiar inputs."""
+
+    n_calibration: int = Field(description="Number of calibration examples among which distances are ranked.")
+    false_alarm_rate: float
+    problem: str | None = Field(description="Why no input can be called unfamiliar; null if inputs can be.")
+
+
 class ModelInfo(Answer):
     """A model that the server predicts with."""
 
     name: str
+    title: str = Field(description="Name for people, such as LT-NODE, CIFAR10.")
     task: Literal["classification", "regression"]
     kind: Literal["image", "vector"]
     shape: tuple[int, ...]
@@ -71,6 +80,7 @@ class ModelInfo(Answer):
     end_time: EndTimeInfo
     posterior: Density | None = Field(description="Posterior of an end-time that all inputs share; null without one.")
     operating_point: dict[str, Any] | None
+    familiarity: FamiliarityInfo | None = Field(description="Null if predictions have no distance.")
     samples: list[SampleInfo]
 
 
@@ -80,7 +90,15 @@ class ModelsAnswer(Answer):
     models: list[ModelInfo]
 
 
-class ClassificationRow(Answer):
+class FamiliarityFields(Answer):
+    """How familiar an input is; null for models whose familiarity was not fitted."""
+
+    distance: float | None = Field(description="Distance from the training inputs, larger = less familiar.")
+    familiarity: float | None = Field(description="Its rank among calibration examples, a p-value in (0, 1].")
+    unfamiliar: bool | None = Field(description="Whether the familiarity is at most the false-alarm rate.")
+
+
+class ClassificationRow(FamiliarityFields):
     """Prediction of a classifier for one input; entropies in nats."""
 
     task: Literal["classification"]
@@ -93,11 +111,9 @@ class ClassificationRow(Answer):
     epistemic: float
     end_time: tuple[float, float, float] | None = Field(description="5, 50 and 95 % quantiles.")
     abstain: bool | None = Field(description="Null without an operating point.")
-    ood: bool | None = Field(description="Null without an operating point.")
-    ood_score: float
 
 
-class RegressionRow(Answer):
+class RegressionRow(FamiliarityFields):
     """Prediction of a regression model for one input."""
 
     task: Literal["regression"]
@@ -126,6 +142,13 @@ class PredictAnswer(Answer):
     notes: list[str]
 
 
+class PathProfile(Answer):
+    """Where the path leaves known ground: the distance of its state from those of training inputs over time."""
+
+    t: list[float]
+    distance: list[float] = Field(description="Root mean square deviation in standard deviations: about 1 for training inputs.")
+
+
 class TrajectoryAnswer(Answer):
     """The prediction that the model would give if the ODE stopped at t."""
 
@@ -136,6 +159,8 @@ class TrajectoryAnswer(Answer):
     posterior: Density | None = Field(description="Posterior of the end-time for this input; null if it is fixed.")
     times: list[float] = Field(description="The end-times that the prediction averages.")
     prediction: Row
+    profile: PathProfile | None = Field(description="Null if predictions have no distance.")
+    explanation: dict[str, Any] | None = Field(description="What makes the input unfamiliar; null unless asked for and known.")
     evaluations: int
     image: str | None = Field(description="The changed input that the network receives: a PNG in base64; null for vectors.")
     notes: list[str]
@@ -149,14 +174,16 @@ class SweepCurve(Answer):
     labels: list[int]
     entropy: list[float]
     epistemic: list[float]
-    ood: list[bool | None]
+    familiarity: list[float | None]
+    unfamiliar: list[bool | None]
 
 
 class SweepAnswer(Answer):
     """Predictions of a rotated image by several models."""
 
-    angles: list[float]
+    angles: list[float] = Field(description="Without repetitions; fewer than requested if the time for a sweep ended.")
     curves: list[SweepCurve]
+    notes: list[str] = []
 
 
 class Points(Answer):

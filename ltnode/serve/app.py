@@ -16,7 +16,8 @@ from starlette.staticfiles import StaticFiles
 
 from ltnode._version import __version__
 from ltnode.serve import answers, explore, failures, openapi
-from ltnode.serve.decoding import RawBatch, decode_inputs, find_sample
+from ltnode.serve.clients import Access, Clients
+from ltnode.serve.decoding import RawBatch, decode_arrays, find_sample, image_files
 from ltnode.serve.failures import ApiError
 from ltnode.serve.guard import Guard
 from ltnode.serve.limits import Limits
@@ -24,21 +25,22 @@ from ltnode.serve.metrics import CONTENT_TYPE
 from ltnode.serve.parsing import RequestParser
 from ltnode.serve.requests import CurveRequest, OneInputRequest, PredictRequest, SweepRequest, TrajectoryRequest, check_limits
 from ltnode.serve.service import Service
+from ltnode.serve.sweeping import sweep
 from ltnode.trained import TrainedModel
 
 PAGE = Path(__file__).parent / "page"
 
 
-def make_app(models: Sequence[TrainedModel], limits: Limits, token: str | None) -> FastAPI:
+def make_app(models: Sequence[TrainedModel], limits: Limits, token: str | None, access: Access, clients: Clients) -> FastAPI:
     """Build the application; see `ltnode.serve.create_app`."""
     service = Service(models, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.start()
+        service.start(warm=True)
         yield
         # In a thread, because the event loop still has to deliver the last answers.
-        await asyncio.to_thread(service.stop)
+        await asyncio.to_thread(service.stop, 1.0)
 
     app = FastAPI(
         title="ltnode",
@@ -49,7 +51,7 @@ def make_app(models: Sequence[TrainedModel], limits: Limits, token: str | None) 
         redoc_url=None,
     )
     app.state.service = service
-    app.add_middleware(Guard, limits=limits, token=token, metrics=service.metrics)
+    app.add_middleware(Guard, limits=limits, token=token, metrics=service.metrics, access=access, clients=clients)
     failures.install(app)
     app.include_router(_server_routes(service))
     app.include_router(Api(service).routes(with_token=token is not None))
@@ -63,14 +65,14 @@ class Api:
 
     def __init__(self, service: Service) -> None:
         self.service, self.limits = service, service.limits
-        self.parser = RequestParser(self.limits, [trained.shape for trained in service.models.values()], service.decode)
+        self.parser = RequestParser(self.limits, [trained.shape for trained in service.models.values()], service.parse)
         self.models_answer = answers.ModelsAnswer(models=[explore.describe_model(trained) for trained in service.models.values()])
 
     def routes(self, with_token: bool) -> APIRouter:
         """All paths with their descriptions; the guard checks the token, ``with_token`` only documents it."""
         router = APIRouter(prefix="/api")
         token = [Depends(HTTPBearer(auto_error=False, scheme_name="token"))] if with_token else []
-        work: dict[str, Any] = {"responses": openapi.errors(400, 404, 408, 413, 415, 422, 503, 504), "dependencies": token}
+        work: dict[str, Any] = {"responses": openapi.errors(400, 403, 404, 408, 413, 415, 422, 503, 504), "dependencies": token}
         post: dict[str, Any] = {**work, "methods": ["POST"], "tags": ["predictions"]}
         png: openapi.Responses = {200: {"description": "A PNG file.", "content": {"image/png": {}}}, **openapi.errors(404, 422)}
         add = router.add_api_route
@@ -90,6 +92,7 @@ class Api:
             batch, samples = await self._decode(request, trained), request.samples
             del request  # Arrays and files need not stay in memory while the batch waits.
             predicted = await self.service.predict(trained, batch.raw, samples)
+        self.service.metrics.count_rows(trained.name, predicted.rows)
         return answers.PredictAnswer(
             model=trained.name,
             predictions=answers.prediction_rows(predicted.rows),
@@ -107,16 +110,13 @@ class Api:
             return await self.service.run_alone(partial(explore.trajectory, trained, batch, request))
 
     async def sweep(self, http: Request) -> answers.SweepAnswer:
-        """Predictions of an image that is rotated by several angles, by several models."""
+        """Predictions of an image that is rotated by several angles, by several models; cut to the time limit of a sweep."""
         async with asyncio.timeout(self.limits.seconds):
             request = await self.parser.parse(http, SweepRequest)
-            models = [self.service.model(name) for name in request.models]
+            models = [self.service.model(name) for name in dict.fromkeys(request.models)]
             explore.check_sweep(models)
             batch = await self._decode(request, models[0])
-            rotated = explore.rotations(batch.raw, request.angles)
-            predicted = await asyncio.gather(*(self.service.predict(trained, rotated, request.samples) for trained in models))
-        curves = [explore.sweep_curve(trained, part.rows) for trained, part in zip(models, predicted, strict=True)]
-        return answers.SweepAnswer(angles=request.angles, curves=curves)
+            return await sweep(self.service, models, batch.raw, request.angles, request.samples)
 
     async def curve(self, query: Annotated[CurveRequest, Query()]) -> answers.CurveAnswer:
         """A regression model with one input over the range of its data and on both sides of it."""
@@ -135,8 +135,11 @@ class Api:
         return FileResponse(find_sample(name).path, media_type="image/png")
 
     async def _decode(self, request: PredictRequest | OneInputRequest, trained: TrainedModel) -> RawBatch:
-        decode = partial(decode_inputs, request, trained, self.limits)
-        return await self.service.decode(decode) if request.has_files else decode()
+        return (
+            await self.service.decode(image_files(request, trained), trained)
+            if request.has_files
+            else decode_arrays(request, trained)
+        )
 
 
 def _server_routes(service: Service) -> APIRouter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ltnode.errors import InputError
 from ltnode.serve.failures import ApiError
-from ltnode.serve.limits import Limits
 from ltnode.serve.requests import OneInputRequest, PredictRequest
 from ltnode.serve.samples import Sample, samples
-from ltnode.trained import TrainedModel, decode_image
+from ltnode.trained import TrainedModel
+from ltnode.trained.images import check_image_shape
 from ltnode.trained.pixels import check_pixels
 from ltnode.typing import Float, Tensor
 
@@ -25,15 +25,23 @@ class RawBatch(NamedTuple):
     notes: list[str]
 
 
-def decode_inputs(request: PredictRequest | OneInputRequest, trained: TrainedModel, limits: Limits) -> RawBatch:
-    """Decode the arrays, image files or sample image of a request; one that does not fit the model raises an InputError."""
+def decode_arrays(request: PredictRequest | OneInputRequest, trained: TrainedModel) -> RawBatch:
+    """Convert the arrays of a request; one that does not fit the model raises an InputError."""
     if isinstance(request, PredictRequest):
         arrays = {f"inputs[{n}]": array for n, array in enumerate(request.inputs or ())}
-        files = request.images or []
     else:
         arrays = {} if request.input is None else {"input": request.input}
-        files = [find_sample(request.sample).path.read_bytes()] if request.sample is not None else [request.image or b""]
-    return _decode_arrays(arrays, trained) if arrays else _decode_files(files, trained, limits)
+    return _decode_arrays(arrays, trained)
+
+
+def image_files(request: PredictRequest | OneInputRequest, trained: TrainedModel) -> list[bytes]:
+    """The image files or the sample image of a request; an InputError if the model does not take images."""
+    if not trained.is_image:
+        raise InputError(f"{trained.name} takes vectors of {trained.shape[0]} numbers, not images: send them as inputs")
+    check_image_shape(trained.shape)
+    if isinstance(request, PredictRequest):
+        return request.images or []
+    return [find_sample(request.sample).path.read_bytes()] if request.sample is not None else [request.image or b""]
 
 
 def find_sample(name: str) -> Sample:
@@ -70,18 +78,3 @@ def _decode_array(array: NDArray[Any], trained: TrainedModel) -> tuple[Tensor, l
         return raw / 255, ["pixels read as 0..255"]
     check_pixels(raw[None])
     return raw, []
-
-
-def _decode_files(files: Sequence[bytes], trained: TrainedModel, limits: Limits) -> RawBatch:
-    if not trained.is_image:
-        raise InputError(f"{trained.name} takes vectors of {trained.shape[0]} numbers, not images: send them as inputs")
-    pixels, notes = [], []
-    for n, content in enumerate(files):
-        place = f"image {n}: " if len(files) > 1 else ""
-        try:
-            decoded = decode_image(content, trained.shape, max_pixels=limits.pixels)
-        except InputError as error:
-            raise InputError(f"{place}{error}") from error
-        pixels.append(decoded.pixels)
-        notes += [f"{place}{note}" for note in decoded.notes]
-    return RawBatch(torch.stack(pixels).float() / 255, notes)

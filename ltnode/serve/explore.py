@@ -14,11 +14,14 @@ from ltnode.errors import InputError
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.shifts import CORRUPTIONS, rotate
 from ltnode.models import LatentTimeODE
+from ltnode.models.path_model import PathModel
+from ltnode.report.naming import data_title, model_title
 from ltnode.serve import answers
 from ltnode.serve.decoding import RawBatch
 from ltnode.serve.requests import Change, TrajectoryRequest
 from ltnode.serve.samples import samples
 from ltnode.trained import PredictionRow, TrainedModel, to_png
+from ltnode.trained.explanation import explain_inputs
 from ltnode.trained.pixels import pixel_bounds
 from ltnode.typing import Float, Tensor
 
@@ -40,6 +43,7 @@ def describe_model(trained: TrainedModel) -> answers.ModelInfo:
             posterior = _posterior_density(model, None, _last_time(model, end_time.quantile([0.05, 0.95])))
     return answers.ModelInfo(
         name=trained.name,
+        title=title(trained),
         task=trained.task,
         kind="image" if trained.is_image else "vector",
         shape=trained.shape,
@@ -48,12 +52,26 @@ def describe_model(trained: TrainedModel) -> answers.ModelInfo:
         end_time=info,
         posterior=posterior,
         operating_point=None if point is None else point.to_json(),
+        familiarity=None
+        if not trained.has_familiarity
+        else answers.FamiliarityInfo(
+            n_calibration=trained.n_calibration, false_alarm_rate=trained.false_alarm_rate, problem=trained.flag_problem
+        ),
         samples=[
             answers.SampleInfo(id=sample.id, title=sample.title, label=sample.label if trained.data in sample.data else None)
             for sample in samples().values()
             if sample.shape == trained.shape
         ],
     )
+
+
+def title(trained: TrainedModel) -> str:
+    """Name of a model for people: kind and data set, such as "LT-NODE, CIFAR10"; else the name of its folder."""
+    kind = (trained.model.spec or {}).get("model")
+    if kind is None or trained.data is None:
+        return trained.name
+    suffix = ", as in the paper" if trained.name.endswith("-paper") else ""
+    return f"{model_title(kind)}, {data_title(trained.data)}{suffix}"
 
 
 def check_trajectory(trained: TrainedModel, change: Change) -> None:
@@ -90,10 +108,19 @@ def trajectory(trained: TrainedModel, batch: RawBatch, request: TrajectoryReques
         posterior=_posterior_density(model, x, float(t[-1])),
         times=times.tolist(),
         prediction=answers.prediction_rows(trained.rows_of(prediction, x))[0],
+        profile=_profile(trained, x),
+        explanation=explain_inputs(trained, x)[0].to_json() if request.explain and trained.has_familiarity else None,
         evaluations=prediction.stats.n_evaluations if prediction.stats else 0,
         image=_picture(trained, x),
         notes=batch.notes,
     )
+
+
+def _profile(trained: TrainedModel, x: Float[Tensor, "1 *shape"]) -> answers.PathProfile | None:
+    if not isinstance(trained.model, PathModel) or not trained.has_familiarity:
+        return None
+    times, distance = trained.model.path_profile(x)
+    return answers.PathProfile(t=times.tolist(), distance=distance[:, 0].tolist())
 
 
 def _change_input(
@@ -173,7 +200,8 @@ def sweep_curve(trained: TrainedModel, rows: list[PredictionRow]) -> answers.Swe
             "labels": [row.label for row in rotated],
             "entropy": [row.entropy for row in rotated],
             "epistemic": [row.epistemic for row in rotated],
-            "ood": [row.ood for row in rotated],
+            "familiarity": [row.familiarity for row in rotated],
+            "unfamiliar": [row.unfamiliar for row in rotated],
         }
     )
 

@@ -35,6 +35,11 @@ class ApiError(Exception):
         return JSONResponse({"error": {"code": self.code, "reason": reason}}, self.status, self.headers)
 
 
+def stopping() -> ApiError:
+    """The answer to a request that arrives while the server shuts down."""
+    return ApiError(503, "stopping", "the server is shutting down", {"Retry-After": "5"})
+
+
 def as_api_error(error: BaseException) -> ApiError:
     """Convert an exception to the answer for the client; the details of an unexpected one go to the log only."""
     match error:

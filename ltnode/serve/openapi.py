@@ -15,6 +15,7 @@ from ltnode.serve.service import Service
 _DESCRIPTIONS = {
     400: "The body is not JSON, or the form cannot be read.",
     401: "The token is missing or wrong.",
+    403: "The request names another host, or a page of another origin sent it.",
     404: "There is no such model or sample.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",

@@ -179,6 +179,7 @@ class TrajectoryRequest(OneInputRequest):
     change: Change = Field(default_factory=Change)
     points: Annotated[PointCount, Field(description="Number of times at which the ODE is stopped.")] = 61
     samples: Samples = 10
+    explain: Annotated[bool, Field(description="Also say what makes the input unfamiliar; costs a prediction per part.")] = False
 
 
 class SweepRequest(OneInputRequest):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import math
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -11,15 +12,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ltnode.errors import InputError
-from ltnode.serve import check_extra, create_app
+from ltnode.serve import check_extra, quiet_log
 from ltnode.serve.limits import Limits
 
 if TYPE_CHECKING:
     from ltnode.trained import TrainedModel
 
 _BACKLOG = 1024
-_GRACE_S = 5.0
-"""Additional time beyond its limit that a request may take while the server shuts down."""
+_EVERYWHERE = ("0.0.0.0", "::")
 
 
 def is_local(host: str) -> bool:
@@ -60,19 +60,26 @@ def serve(
     limits: Limits | None = None,
     token: str | None = None,
     *,
+    hosts: Sequence[str] = (),
+    proxies: Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
     ready: Callable[[str], None] = lambda address: None,
-) -> None:
-    """Serve until SIGTERM or SIGINT; then accept nothing new, finish the accepted requests, and return.
+) -> bool:
+    """Serve until SIGTERM or SIGINT; then accept nothing new, finish the accepted requests within the grace time, and return.
 
     Args:
         models: The models to serve.
         limits: Limits of the server.
         token: Token that is required under /api; None requires none.
+        hosts: Names under which browsers may use the server, besides localhost and ``host``; ``"*"`` allows every name.
+        proxies: Addresses or networks of reverse proxies, whose header X-Forwarded-For names the client.
         host: Address to bind to.
         port: Port to bind to; 0 chooses a free one.
         ready: Called with the address once the server accepts connections.
+
+    Returns:
+        Whether all work has ended; False if a model still computes, which nothing but the end of the process can stop.
 
     Raises:
         InputError: The address cannot be bound.
@@ -81,20 +88,30 @@ def serve(
     check_extra()
     import uvicorn
 
-    limits = limits or Limits()
+    from ltnode.serve.app import make_app
+    from ltnode.serve.clients import Access, Clients
+    from ltnode.serve.connections import BACKLOG, Connections, limited_protocol
+
+    limits, clients = limits or Limits(), Clients(proxies)
+    app = make_app(models, limits, token, Access((*hosts, host), any_address=host in _EVERYWHERE), clients)
+    quiet_log.install()
     config = uvicorn.Config(
-        create_app(models, limits, token),
+        app,
+        http=limited_protocol(Connections(limits, clients, app.state.service.metrics)),
+        backlog=BACKLOG,
+        proxy_headers=False,  # uvicorn would believe every program on this machine
         log_config=None,
         log_level=logging.WARNING,
         server_header=False,
         date_header=False,
         lifespan="on",
         ws="none",
-        timeout_graceful_shutdown=int(limits.seconds + _GRACE_S),
+        timeout_graceful_shutdown=math.ceil(limits.grace_seconds),
     )
     with bind(host, port) as bound, _signals_ignored_at_exit():
         ready(address_of(bound))
         uvicorn.Server(config).run(sockets=[bound])
+    return app.state.service.ended
 
 
 @contextmanager

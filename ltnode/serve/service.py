@@ -1,4 +1,4 @@
-"""The models by name, the queue in front of them, and a thread for work that must not block the event loop."""
+"""The models by name, the queue in front of them, decoding processes, and a thread for work that would block the event loop."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ import torch
 
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import LatentTimeODE
-from ltnode.serve.batching import Batcher, stopping
-from ltnode.serve.failures import ApiError
+from ltnode.serve.batching import Batcher
+from ltnode.serve.decoders import DecoderPool
+from ltnode.serve.decoding import RawBatch
+from ltnode.serve.failures import ApiError, stopping
+from ltnode.serve.fair_queue import current_client
 from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import Metrics
 from ltnode.trained import PredictionRow, TrainedModel
 from ltnode.typing import Float, Tensor
 
 Result = TypeVar("Result")
+_LARGEST_TURN = 640
+"""Most inputs times samples that are predicted before another client has its turn."""
 
 
 class PredictedRows(NamedTuple):
@@ -49,17 +54,25 @@ class Service:
             limits.max_batch, limits.max_wait_ms / 1000, limits.max_queue, on_batch=self._count_batch, on_start=_use_few_threads
         )
         self.metrics = Metrics(lambda: len(self.batcher))
-        # A single thread, so that the pixels of only one large image are in memory at a time.
-        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="ltnode-decode")
+        self.decoders = DecoderPool(limits)
+        # A single thread, so that the Python objects of only one large body are in memory at a time.
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="ltnode-parse")
 
-    def start(self) -> None:
-        """Start the thread of the models."""
+    def start(self, warm: bool = False) -> None:
+        """Start the thread of the models and those of the decoding processes; ``warm`` starts the processes as well."""
         self.batcher.start()
+        self.decoders.start(warm)
 
-    def stop(self) -> None:
-        """Finish the accepted requests and end the threads."""
-        self.batcher.stop()
-        self._decoder.shutdown()
+    def stop(self, timeout_s: int | float | None = None) -> None:
+        """Finish the accepted requests, for at most the given time, and end the threads and processes."""
+        self.decoders.stop()
+        self.batcher.stop(timeout_s)
+        self._parser.shutdown(wait=timeout_s is None, cancel_futures=True)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no model computes any more."""
+        return self.batcher.ended
 
     def model(self, name: str | None) -> TrainedModel:
         """Find a model by name, or raise an ApiError; None is allowed if there is only one."""
@@ -71,25 +84,44 @@ class Service:
             raise ApiError(404, "unknown_model", unknown_name("model", name[:80], self.models))
         return self.models[name]
 
-    async def decode(self, work: Callable[[], Result]) -> Result:
-        """Run slow work on a request (parsing large arrays, decoding images) in the decoder thread."""
+    async def parse(self, work: Callable[[], Result]) -> Result:
+        """Run slow work on a body (parsing large arrays) in the parser thread."""
         try:
-            future = self._decoder.submit(work)
+            future = self._parser.submit(work)
         except RuntimeError as error:
             raise stopping() from error
         return await asyncio.wrap_future(future)
 
+    async def decode(self, files: Sequence[bytes], trained: TrainedModel) -> RawBatch:
+        """Decode the image files of one request in a decoding process."""
+        future = self.decoders.submit(files, trained.shape, current_client.get(), self.limits.seconds)
+        pixels, notes = await asyncio.wrap_future(future)
+        return RawBatch(pixels.float() / 255, notes)
+
     async def predict(self, trained: TrainedModel, raw: Float[Tensor, "B *shape"], samples: int) -> PredictedRows:
-        """Predict raw inputs, in one batch with other requests for the same model and number of samples."""
+        """Predict raw inputs, in one batch with other requests for the same model and number of samples.
+
+        A large request is divided, so that other clients have their turn in between.
+        """
         x = trained.prepare(raw)
-        # Other models draw noise by position in the batch, so that a shared batch would change their answers.
-        key = (trained.name, samples) if isinstance(trained.model, LatentTimeODE) else None
-        work = partial(predict_together, trained, samples)
-        return await asyncio.wrap_future(self.batcher.submit(key, work, x, x.shape[0], self.limits.seconds))
+        work, submit, seconds = partial(predict_together, trained, samples), self.batcher.submit, self.limits.seconds
+        if not isinstance(trained.model, LatentTimeODE):
+            # These models draw noise by position in the batch, so that another batch would change their answers.
+            return await asyncio.wrap_future(submit(None, work, x, x.shape[0], seconds, current_client.get()))
+        most = max(1, min(self.limits.max_batch, _LARGEST_TURN // samples))
+        rows: list[PredictionRow] = []
+        evaluations = 0
+        for part in torch.split(x, most):
+            future = submit((trained.name, samples), work, part, len(part), seconds, current_client.get(), most)
+            predicted: PredictedRows = await asyncio.wrap_future(future)
+            rows += predicted.rows
+            evaluations += predicted.evaluations
+        return PredictedRows(rows, evaluations)
 
     async def run_alone(self, work: Callable[[], Result]) -> Result:
         """Run work on the models that cannot share a batch, when its turn in the queue comes."""
-        result: Result = await asyncio.wrap_future(self.batcher.submit(None, lambda _: [work()], None, 1, self.limits.seconds))
+        future = self.batcher.submit(None, lambda _: [work()], None, 1, self.limits.seconds, current_client.get())
+        result: Result = await asyncio.wrap_future(future)
         return result
 
     def _count_batch(self, key: Any, inputs: int) -> None:

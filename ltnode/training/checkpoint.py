@@ -1,7 +1,7 @@
 """Checkpoints: everything that the next step depends on, in folders that are complete or recognised as damaged.
 
-``checkpoints/step-0000000120/`` holds ``tensors.safetensors`` (model, optimisers, states of the random generators) and
-``state.json`` (counters, position in the data, sums of the log, training grid, checksums).
+``checkpoints/step-0000000120/`` holds ``tensors.safetensors`` (model, optimisers, averages of the weights, states of
+the random generators) and ``state.json`` (counters, position in the data, sums of the log, training grid, checksums).
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,74 +19,128 @@ import torch
 from torch import nn
 
 from ltnode import files
-from ltnode.errors import CheckpointError
+from ltnode.errors import CheckpointError, InputError
+from ltnode.models.averaging import Averages
 from ltnode.training import tensor_file
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
 _PREFIX = "step-"
+_NAME = re.compile(r"step-[0-9]{10,18}")
+_TENSORS = "tensors.safetensors"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State of a run after ``step`` steps: named tensors (model, optimisers, random generators), and the rest as JSON."""
+    """State of a run after ``step`` steps: named tensors (model, optimisers, random generators), and the rest as JSON.
+
+    ``run`` identifies the run; None in folders of earlier versions.
+    """
 
     step: int
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    run: str | None = None
 
 
 def write(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write a checkpoint and remove all but the last ``keep``.
+    """Write a checkpoint, and remove older ones of this run beyond the last ``keep`` that are whole.
+
+    The new checkpoint always stays. Folders that are damaged, or that belong to another run, neither count nor are removed.
 
     Raises:
         CheckpointError: The checkpoint cannot be written; earlier ones are unchanged.
     """
     tensors = tensor_file.to_bytes(checkpoint.tensors)
-    payload = {"step": checkpoint.step, "tensors_sha256": hashlib.sha256(tensors).hexdigest(), "state": checkpoint.state}
+    payload = {
+        "step": checkpoint.step,
+        "run": checkpoint.run,
+        "tensors_sha256": hashlib.sha256(tensors).hexdigest(),
+        "state": checkpoint.state,
+    }
     envelope = {"sha256": _checksum(payload), "payload": payload}
     path = folder / f"{_PREFIX}{checkpoint.step:010d}"
-    files.write_folder(path, {"tensors.safetensors": tensors, "state.json": json.dumps(envelope).encode()})
-    for old in _paths(folder)[:-keep]:
-        files.remove_folder(old)
+    files.write_folder(path, {_TENSORS: tensors, "state.json": json.dumps(envelope).encode()})
+    _prune(folder, checkpoint, keep)
     return path
+
+
+def _prune(folder: Path, newest: Checkpoint, keep: int) -> None:
+    kept = 1
+    for old in reversed(_paths(folder)):
+        if _step_of(old) >= newest.step:
+            continue
+        try:
+            if _read_payload(old)[0].get("run") != newest.run:
+                continue
+            # Whether a checkpoint is whole matters only while it is needed.
+            if kept < keep:
+                read(old)
+                kept += 1
+                continue
+        except CheckpointError:
+            continue
+        try:
+            files.remove_folder(old)
+        except OSError as error:  # the new checkpoint is whole, and one too many does no harm
+            _LOG.warning("the old checkpoint %s cannot be removed: %s", old, error.strerror or error)
 
 
 def read(path: Path) -> Checkpoint:
     """Read one checkpoint.
 
     Raises:
-        CheckpointError: A file is missing, truncated or altered.
+        CheckpointError: A file is missing, truncated or altered, or the folder has the name of another step.
     """
+    payload, content = _read_payload(path)
+    step = payload["step"]
+    if isinstance(step, bool) or not isinstance(step, int) or step != _step_of(path):
+        raise CheckpointError(f"{path} is damaged: state.json is that of step {step!r}")
+    return Checkpoint(step, tensor_file.from_bytes(content(), path / _TENSORS), payload["state"], payload.get("run"))
+
+
+def _read_payload(path: Path) -> tuple[dict[str, Any], Callable[[], bytes]]:
+    """The content of state.json, and a function that reads the tensor file that belongs to it."""
     envelope = files.read_json(path / "state.json", _is_envelope, "a checkpoint")
     payload = envelope["payload"]
     if _checksum(payload) != envelope["sha256"]:
         raise CheckpointError(f"{path / 'state.json'} is damaged: its content does not match its checksum")
-    file = path / "tensors.safetensors"
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from error
-    if hashlib.sha256(content).hexdigest() != payload["tensors_sha256"]:
-        raise CheckpointError(f"{file} is damaged: it does not match the checksum in state.json")
-    return Checkpoint(payload["step"], tensor_file.from_bytes(content, file), payload["state"])
+
+    def tensors() -> bytes:
+        file = path / _TENSORS
+        try:
+            content = files.read_bytes(file, files.MAX_TENSOR_BYTES)
+        except FileNotFoundError:
+            raise CheckpointError(f"{file} is missing") from None
+        if hashlib.sha256(content).hexdigest() != payload["tensors_sha256"]:
+            raise CheckpointError(f"{file} is damaged: it does not match the checksum in state.json")
+        return content
+
+    return payload, tensors
 
 
-def latest(folder: Path) -> Checkpoint | None:
-    """Return the newest checkpoint that is not damaged; None if there are no checkpoints.
+def latest(folder: Path, check: Callable[[Checkpoint], None] = lambda checkpoint: None) -> Checkpoint | None:
+    """Return the newest checkpoint that can be used; None if there are no checkpoints.
+
+    Args:
+        folder: The folder of the checkpoints.
+        check: Raises a CheckpointError for a checkpoint from which the run cannot continue.
 
     Raises:
-        CheckpointError: All checkpoints are damaged.
+        CheckpointError: None of the checkpoints can be used.
     """
     paths = _paths(folder)
     for path in reversed(paths):
         try:
-            return read(path)
+            found = read(path)
+            check(found)
+            return found
         except CheckpointError as error:
             _LOG.warning("checkpoint %s cannot be used, trying the previous one: %s", path.name, error)
     if paths:
         raise CheckpointError(
-            f"all {len(paths)} checkpoints in {folder} are damaged; restore one from a backup, or delete the folder to start over"
+            f"all {len(paths)} checkpoints in {folder} are damaged or belong to another run; restore one from a backup, or "
+            "delete the folder to start over"
         )
     return None
 
@@ -144,35 +199,63 @@ def restore_model(model: nn.Module, tensors: dict[str, Tensor], source: Path) ->
     """Load parameters and buffers into a model of the same architecture.
 
     Raises:
-        CheckpointError: Names or shapes differ.
+        CheckpointError: Names or shapes differ, or a prediction grid is not one.
     """
     try:
         model.load_state_dict(tensors)
+    except InputError as error:
+        raise CheckpointError(f"{source} is damaged: {error}; restore it from a backup or train again") from error
     except (RuntimeError, KeyError) as error:
         raise CheckpointError(f"{source} does not fit this model; build it with the options of its training: {error}") from error
 
 
-def training_tensors(model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """Return all tensors of a training: model, optimisers and random generators."""
+def training_tensors(
+    model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], averages: Averages | None = None
+) -> dict[str, Tensor]:
+    """Return all tensors of a training: model, optimisers, averages of the weights and random generators."""
     tensors = {f"model.{name}": value for name, value in model_tensors(model).items()}
     for phase, optimizer in optimizers.items():
         tensors |= optimizer_tensors(phase, optimizer)
+    for phase, average in (averages or {}).items():
+        tensors |= {f"average.{phase}.{name}": value for name, value in average.tensors().items()}
     return tensors | generator_tensors()
 
 
 def restore_training(
-    model: nn.Module, optimizers: Mapping[str, torch.optim.Optimizer], checkpoint: Checkpoint, source: Path
+    model: nn.Module,
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    checkpoint: Checkpoint,
+    source: Path,
+    averages: Averages | None = None,
 ) -> None:
-    """Restore model and optimisers; see `restore_generators` for the rest of the tensors."""
+    """Restore model, optimisers and averages; see `restore_generators` for the rest of the tensors.
+
+    Raises:
+        CheckpointError: Names or shapes differ, or the checkpoint has no averages.
+    """
     tensors = checkpoint.tensors
-    weights = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    restore_model(model, weights, source)
+    restore_model(model, _with_prefix(tensors, "model."), source)
     for phase, optimizer in optimizers.items():
         restore_optimizer(phase, optimizer, tensors)
+    for phase, average in (averages or {}).items():
+        try:
+            average.load(_with_prefix(tensors, f"average.{phase}."))
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(f"{source} holds no averages of these weights: {error}") from error
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _paths(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.is_dir()) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()), key=_step_of)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix(_PREFIX))
 
 
 def _checksum(payload: Any) -> str:
@@ -185,4 +268,5 @@ def _is_envelope(value: Any) -> bool:
         and isinstance(value.get("sha256"), str)
         and isinstance(value.get("payload"), dict)
         and {"step", "tensors_sha256", "state"} <= value["payload"].keys()
+        and isinstance(value["payload"]["state"], dict)
     )

@@ -12,8 +12,9 @@ import torch
 
 from ltnode import files
 from ltnode.errors import CheckpointError, InputError
-from ltnode.models import Model, build_from_spec
+from ltnode.models import Model
 from ltnode.training import tensor_file
+from ltnode.training.building import build_described
 from ltnode.training.checkpoint import model_tensors, restore_model
 from ltnode.training.run_config import RUN_FOLDER_FORMAT, read_run_config
 
@@ -95,8 +96,8 @@ def load(path: str | Path, model: Model | None = None, device: str | torch.devic
                 "ltnode.load(path, model=my_model)"
             )
         try:
-            model = build_from_spec(config["model"])
-        except (InputError, KeyError, TypeError) as error:
+            model = build_described(config["model"], tensors)
+        except InputError as error:
             raise CheckpointError(f"the model described by {folder / 'config.json'} cannot be built: {error}") from error
     restore_model(model, tensors, folder / _WEIGHTS)
     return model.to(device).eval()

@@ -1,4 +1,4 @@
-"""Ctrl-C and termination signals: a training finishes its step, writes a checkpoint, and then stops."""
+"""Ctrl-C, termination signals and a closed terminal: a training finishes its step, writes a checkpoint, and then stops."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class StopRequest:
 
 @contextmanager
 def stop_requests(enabled: bool) -> Iterator[StopRequest]:
-    """Record SIGINT and SIGTERM instead of stopping in the middle of a step; a second SIGINT stops at once.
+    """Record SIGINT, SIGTERM and SIGHUP instead of stopping in the middle of a step; a second SIGINT stops at once.
 
     Signals that the process ignores stay ignored: a shell starts background jobs (``nohup ltnode train ... &``) with SIGINT
-    ignored, so that Ctrl-C stops the foreground job only.
+    ignored, so that Ctrl-C stops the foreground job only, and nohup ignores SIGHUP, so that the job survives its terminal.
 
     Args:
         enabled: False changes no signal handler. Outside of the main thread handlers are never changed.
@@ -39,7 +39,7 @@ def stop_requests(enabled: bool) -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.signal = number
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])):
         if signal.getsignal(number) not in (signal.SIG_IGN, None):  # None: a handler that Python cannot restore
             before[number] = signal.signal(number, record)
     try:

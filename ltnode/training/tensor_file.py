@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from ltnode import files
 from ltnode.errors import CheckpointError
 from ltnode.typing import Tensor
 
 _KEY = "ltnode"
+_MAX_HEADER = 16 << 20
+_MAX_TENSORS = 100_000
+_BYTES_OF_DTYPE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+"""The dtypes of weights, buffers, optimiser states and generators."""
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -42,15 +49,14 @@ def from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
         CheckpointError: The content is truncated, altered, or not from ltnode.
     """
     try:
+        note = _checked_header(content).get("__metadata__", {}).get(_KEY)
         tensors = load(content)
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
         raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); restore it from a backup") from error
-    note = header.get("__metadata__", {}).get(_KEY)
     if note is None:
         raise CheckpointError(f"{path} was not written by ltnode: its header has no {_KEY!r} entry")
     try:
-        expected = json.loads(note)["sha256"]
+        expected = files.parse_json(note)["sha256"]
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: its header cannot be read ({error}); restore it from a backup") from error
     if expected != digest(tensors):
@@ -61,9 +67,32 @@ def from_bytes(content: bytes, path: Path) -> dict[str, Tensor]:
 def read(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a file; see `from_bytes`."""
     try:
-        content = path.read_bytes()
+        content = files.read_bytes(path, files.MAX_TENSOR_BYTES)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     return from_bytes(content, path)
+
+
+def _checked_header(content: bytes) -> dict[str, Any]:
+    """The header, in which every tensor has a dtype that ltnode writes and a shape that its bytes can hold.
+
+    Raises:
+        ValueError: It has not.
+    """
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or length > min(_MAX_HEADER, len(content) - 8):
+        raise ValueError(f"its header has {length} bytes, but the file only {len(content)}")
+    header = files.parse_json(content[8 : 8 + length])
+    if not isinstance(header, dict) or len(header) > _MAX_TENSORS:
+        raise ValueError("its header is not a table of tensors")
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if not isinstance(entry, dict) or entry.get("dtype") not in _BYTES_OF_DTYPE:
+            raise ValueError(f"{name[:80]!r} must be a tensor of one of the dtypes {', '.join(_BYTES_OF_DTYPE)}")
+        shape, (start, end) = entry["shape"], entry["data_offsets"]
+        if not all(isinstance(n, int) and n >= 0 for n in (start, end, *shape)):
+            raise ValueError(f"{name[:80]!r} has a shape or a place that is not made of whole numbers")
+        if math.prod(shape) * _BYTES_OF_DTYPE[entry["dtype"]] != end - start or end > len(content) - 8 - length:
+            raise ValueError(f"{name[:80]!r} has the shape {shape[:8]}, which does not fit its {end - start} bytes")
+    return header

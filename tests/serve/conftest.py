@@ -38,5 +38,5 @@ def app(trained: dict[str, TrainedModel]) -> Any:
 @pytest.fixture(scope="session")
 def client(app: Any) -> Iterator[TestClient]:
     """A client of an application that runs during all tests; exceptions of the server become answers with status 500."""
-    with TestClient(app, raise_server_exceptions=False) as started:
+    with TestClient(app, "http://localhost", raise_server_exceptions=False) as started:
         yield started

@@ -12,15 +12,13 @@ import torch
 
 import ltnode
 from ltnode.data.augment import Normalisation
+from ltnode.models.familiar_model import FamiliarModel
 from ltnode.trained import OperatingPoint, TrainedModel
 
 PIXELS = Normalisation((0.1307,), (0.3081,))
 POINT = OperatingPoint(
     coverage=0.95,
     entropy_threshold=1.5,
-    ood_score="max_probability",
-    ood_threshold=0.3,
-    ood_keeps=0.95,
     n=100,
     data="invented for the tests",
     accuracy=0.9,
@@ -47,6 +45,17 @@ def classifier(name: str, kind: str = "lt-node", point: OperatingPoint | None = 
     return TrainedModel(name, None, model.eval(), (1, 28, 28), "classification", names, PIXELS, point, "mnist")
 
 
+def familiar(name: str) -> TrainedModel:
+    """A classifier that knows its inputs: fitted, widened and calibrated on blurred pixels."""
+    trained = classifier(name)
+    assert isinstance(trained.model, FamiliarModel)
+    x, labels = PIXELS.apply(images(300, seed=1)), torch.arange(300) % 10
+    trained.model.fit_familiarity(x[:150], labels[:150])
+    trained.model.fit_widening(x[150:200], labels[150:200])
+    trained.model.calibrate_familiarity(x[200:])
+    return trained
+
+
 def line(name: str = "line") -> TrainedModel:
     """A 1-D regression model."""
     model = ltnode.build("lt-node", "synthetic", seed=0, width=8)
@@ -60,7 +69,7 @@ def send_all(app: Any, requests: Sequence[Callable[[httpx.AsyncClient], Awaitabl
 
     async def run() -> list[Any]:
         transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
             return await asyncio.gather(*(request(client) for request in requests))
 
     return asyncio.run(run())

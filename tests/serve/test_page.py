@@ -26,7 +26,7 @@ from ltnode.models.build import InputSpec
 from ltnode.serve import create_app
 from ltnode.trained import TrainedModel
 from serve.page_browser import Watched, find_browser, serving
-from serve.serving import classifier
+from serve.serving import classifier, familiar
 
 ZOO = Path(__file__).parents[2] / "zoo" / "lt-node-mnist-paper"
 PHONE = {"width": 390, "height": 844}
@@ -135,8 +135,32 @@ def test_page_and_api_agree(seen: Watched, trained: dict[str, TrainedModel]) -> 
     assert f"{row['entropy']:.3f}" in seen.text("#flag-abstain") and f"{point.entropy_threshold:.3f}" in seen.text(
         "#flag-abstain"
     )
-    assert seen.text("#flag-ood").startswith("Out of distribution." if row["ood"] else "In distribution.")
-    assert f"{row['ood_score']:.3f}" in seen.text("#flag-ood") and f"{point.ood_threshold:.3f}" in seen.text("#flag-ood")
+    assert seen.text("#flag-unfamiliar").startswith("Familiarity unknown.")
+    assert seen.page.locator("#profile-part").is_hidden()
+
+
+def test_noise_is_shown_as_unfamiliar(context: Any, trained: dict[str, TrainedModel]) -> None:
+    """The page opens with noise on the model that can flag it; words, rank and distances over t are those of the API."""
+    with serving(create_app([trained["lt"], familiar("knows")])) as address:
+        seen = Watched(context.new_page(), address).watch()
+        _, answer = seen.ask(lambda: seen.page.goto(address))
+        row, profile = answer["prediction"], answer["profile"]
+        assert seen.page.input_value("#model") == "knows"
+        assert "LT-NODE, MNIST (knows)" in seen.page.locator("#model option").all_inner_texts()
+        assert seen.page.locator("#samples [aria-pressed=true]").get_attribute("data-sample") == "noise-grey"
+        assert row["unfamiliar"] is True and "Unfamiliar" in seen.text("#verdict")
+        assert "than all 100 held-out examples" in seen.text("#flag-unfamiliar")
+        assert seen.text("[data-fact=familiarity]") == f"{row['familiarity']:.3f}"
+        assert seen.page.locator("#profile circle.dot.far").count() == len(profile["t"])
+        assert seen.page.locator("#profile line.typical").count() == 1
+        asked, answer = seen.ask(lambda: seen.page.click("#explain"))
+        assert asked["explain"] is True
+        seen.page.wait_for_function(
+            "(words) => document.getElementById('why').textContent.includes(words)", arg=answer["explanation"]["description"]
+        )
+        seen.ask(lambda: seen.page.click("[data-sample=digit-3]"))
+        assert seen.text("#why") == ""
+        seen.check()
 
 
 def test_the_picture_is_the_one_that_the_network_saw(seen: Watched) -> None:
@@ -305,7 +329,7 @@ def test_without_a_plain_node_the_sweep_says_so(seen: Watched) -> None:
     assert "No plain NODE" in seen.text("#sweep-caption")
     assert seen.page.locator("#sweep-probability path.plain").count() == 0
     assert seen.page.locator("input[value=draw]").is_disabled()
-    assert seen.page.locator("#samples button").count() == 6
+    assert seen.page.locator("#samples button").count() == 8
 
 
 def test_a_model_without_end_time_still_predicts(seen: Watched) -> None:
@@ -454,7 +478,7 @@ def test_everything_works_from_the_keyboard(seen: Watched) -> None:
     ]
     positions = [reached.index(name) for name in order]
     assert positions == sorted(positions), reached
-    assert {"flags", "sweep-probability", "sweep-entropy"} <= set(reached)
+    assert {"chosen", "sweep-probability", "sweep-entropy"} <= set(reached)
     assert not [name for name in reached if name.startswith("no ring")]
 
     page.focus("[data-sample=digit-6]")

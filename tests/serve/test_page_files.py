@@ -149,7 +149,7 @@ def test_samples_are_what_the_index_says() -> None:
         assert {entry["label"] is None for entry in INDEX if entry["shape"] == shape} == {True, False}
 
 
-@pytest.mark.parametrize("entry", [e for e in GRAY if e["id"] != "shirt"], ids=lambda e: e["id"])
+@pytest.mark.parametrize("entry", [e for e in GRAY if e["id"] != "shirt" and "grey" not in e["id"]], ids=lambda e: e["id"])
 def test_strokes_are_laid_out_as_in_mnist(entry: dict[str, str]) -> None:
     """The longer side fills a box of 20 x 20, and the centre of mass is within half a pixel (shifts are by whole pixels)."""
     image = pixels(entry).astype(float)

@@ -14,10 +14,12 @@ import torch
 from ltnode.errors import InputError
 from ltnode.evaluation.attacks import fgsm
 from ltnode.evaluation.shifts import rotate
+from ltnode.models import LatentTimeODE
 from ltnode.serve import Limits, create_app
 from ltnode.serve.samples import samples
 from ltnode.trained import decode_image, to_png
-from serve.serving import classifier, close, images
+from serve.conftest import TestClient
+from serve.serving import classifier, close, familiar, images
 
 
 def post(client: Any, path: str, **body: Any) -> Any:
@@ -53,7 +55,8 @@ def test_regression_rows_equal_the_library(client: Any, trained: Any):
     raw = torch.tensor([[-1.5], [0.0], [0.7]])
     body = post(client, "predict", model="line", inputs=raw.tolist()).json()
     assert close(body["predictions"], rows_of(trained["line"], raw))
-    assert set(body["predictions"][0]) == {"task", "mean", "std", "noise_std", "interval", "end_time"}
+    common = {"task", "end_time", "distance", "familiarity", "unfamiliar"}
+    assert set(body["predictions"][0]) == {"mean", "std", "noise_std", "interval"} | common
 
 
 def test_arrays_files_and_forms_give_the_same_prediction(client: Any, trained: Any):
@@ -170,7 +173,8 @@ def test_a_sweep_follows_the_class_of_the_upright_image(client: Any, trained: An
         assert curve["labels"] == [row["label"] for row in rows]
         assert close(curve["entropy"], [row["entropy"] for row in rows])
         assert close(curve["epistemic"], [row["epistemic"] for row in rows])
-        assert curve["ood"] == [row["ood"] for row in rows]
+        assert curve["unfamiliar"] == [row["unfamiliar"] for row in rows]
+        assert curve["familiarity"] == [row["familiarity"] for row in rows]
 
 
 def test_a_curve_covers_the_training_data_and_both_sides(client: Any, trained: Any):
@@ -255,7 +259,7 @@ def test_a_curve_needs_a_regression_model_of_one_number(client: Any):
 def test_a_single_model_needs_no_name(client: Any):
     from starlette.testclient import TestClient
 
-    with TestClient(create_app([classifier("only")])) as own:
+    with TestClient(create_app([classifier("only")]), "http://localhost") as own:
         assert own.post("/api/predict", json={"inputs": images(1).tolist()}).json()["model"] == "only"
 
 
@@ -271,3 +275,29 @@ def test_names_must_be_unique_and_a_model_is_required():
 def test_invalid_limits_are_refused(limits: dict[str, Any]):
     with pytest.raises(InputError, match=next(iter(limits))):
         Limits(**limits)
+
+
+def test_familiarity_in_answers_and_metrics() -> None:
+    """Rows have the numbers of the library, trajectories the profile and on request an explanation; drift is counted."""
+    trained = familiar("knows")
+    with TestClient(create_app([trained]), base_url="http://localhost") as client:
+        (info,) = client.get("/api/models").json()["models"]
+        assert info["familiarity"] == {"n_calibration": 100, "false_alarm_rate": 0.05, "problem": None}
+        assert info["title"] == "LT-NODE, MNIST"
+        raw = torch.cat([images(3, seed=8), torch.zeros(1, 1, 28, 28)])
+        rows = client.post("/api/predict", json={"inputs": raw.tolist()}).json()["predictions"]
+        own = [row.to_json() for row in trained.rows(raw)]
+        assert all(close(row, {key: expected[key] for key in row}) for row, expected in zip(rows, own, strict=True))
+        assert rows[3]["unfamiliar"] is True
+        metrics = client.get("/metrics").text
+        assert 'ltnode_familiarity_count{model="knows"} 4.0' in metrics
+        flagged = sum(row["unfamiliar"] for row in rows)
+        assert f'ltnode_unfamiliar_inputs_total{{model="knows"}} {float(flagged)}' in metrics
+        asked = {"input": raw[3].tolist(), "points": 5}
+        answer = client.post("/api/trajectory", json=asked).json()
+        assert isinstance(trained.model, LatentTimeODE)
+        times, distance = trained.model.path_profile(trained.prepare(raw[3:]))
+        assert close(answer["profile"], {"t": times.tolist(), "distance": distance[:, 0].tolist()}, 1e-4)
+        assert answer["explanation"] is None
+        explanation = client.post("/api/trajectory", json={**asked, "explain": True}).json()["explanation"]
+        assert (len(explanation["map"]), len(explanation["map"][0])) == (8, 8)

@@ -44,7 +44,7 @@ OPERATIONS = [
 @pytest.fixture(scope="module")
 def described() -> Any:
     """The schema of a running application with a classifier and a regression model."""
-    app = create_app([classifier("lt"), line()], Limits(samples=5, points=20, angles=5))
+    app = create_app([classifier("lt"), line()], Limits(samples=5, points=20, angles=5), hosts=("testserver",))
     app.state.service.start()
 
     async def without_lifespan(scope: Any, receive: Any, send: Any) -> None:

@@ -61,7 +61,7 @@ def server(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_sigterm_finishes_the_accepted_requests(folder: Path):
     """SIGTERM during eight requests of 64 images: all are answered 200, no new request is accepted, and the status is 0."""
-    body = {"inputs": images(64).mul(255).round().int().tolist(), "samples": 100}
+    body = {"inputs": images(64).mul(255).round().int().tolist(), "samples": 20}
 
     async def ask(process: subprocess.Popen[str], address: str) -> list[Any]:
         async with httpx.AsyncClient(base_url=address, timeout=60, limits=httpx.Limits(max_connections=20)) as client:

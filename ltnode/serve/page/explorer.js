@@ -6,7 +6,7 @@ import { ImageInputs } from "./image_inputs.js";
 import { byId, element, page, say } from "./page.js";
 import { clearPrediction, clearTrajectory, isPredictionPending, requestPrediction } from "./prediction.js";
 import { cancelSweep, clearSweep, requestSweep, showSweep } from "./sweep.js";
-import { about, captions } from "./words.js";
+import { about, captions, modelTitle } from "./words.js";
 
 const PROMPTS = { draw: "Draw something on the pad.", upload: "Choose or drop an image." };
 
@@ -117,11 +117,14 @@ function start(models) {
     return;
   }
   page.models = models;
-  byId("model").replaceChildren(...models.map((model) => element("option", { value: model.name }, model.name)));
+  byId("model").replaceChildren(...models.map((model) => element("option", { value: model.name }, modelTitle(model, models))));
   byId("model").disabled = false;
   byId("main").hidden = false;
-  const latent = models.find((model) => !["fixed", "none"].includes(model.end_time.kind));
-  chooseModel((latent ?? models[0]).name);
+  // We open with a model that can call an image unfamiliar, if there is one, and let it see noise.
+  const latent = models.filter((model) => !["fixed", "none"].includes(model.end_time.kind));
+  const knows = latent.filter(({ kind, familiarity }) => kind === "image" && familiarity && !familiarity.problem);
+  const coloured = knows.find(({ shape, end_time: { kind } }) => shape[0] === 3 && kind === "gamma");
+  chooseModel((coloured ?? knows[0] ?? latent[0] ?? models[0]).name);
 }
 
 get("api/models")

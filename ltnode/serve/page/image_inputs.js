@@ -31,12 +31,13 @@ class Samples {
     Object.assign(this, { host, onChoose, chosen: null });
   }
 
-  // Offers the samples of a model and keeps the chosen one if it is among them. Otherwise we start with a sample without a
-  // correct answer, which shows the uncertainty.
-  offer(samples) {
+  // Offers the samples of a model and keeps the chosen one if it is among them. Otherwise we start with noise for a model that
+  // can call it unfamiliar, and with another sample without a correct answer for others, which shows the uncertainty.
+  offer(samples, knowsFamiliar) {
     this.host.replaceChildren(...samples.map((sample) => this.button(sample)));
     const kept = samples.find(({ id }) => id === this.chosen?.id);
-    this.mark(kept ?? samples.find(({ label }) => label === null) ?? samples[0] ?? null);
+    const noise = knowsFamiliar ? samples.find(({ id }) => id.startsWith("noise")) : null;
+    this.mark(kept ?? noise ?? samples.find(({ label }) => label === null) ?? samples[0] ?? null);
   }
 
   button(sample) {
@@ -146,7 +147,7 @@ export class ImageInputs {
     const draw = document.querySelector('input[name="source"][value="draw"]');
     draw.disabled = !drawable;
     draw.parentElement.title = drawable ? "" : "Drawing is for models of grey images";
-    this.sources.samples.offer(model.samples);
+    this.sources.samples.offer(model.samples, model.familiarity && !model.familiarity.problem);
     byId("no-samples").hidden = model.samples.length > 0;
     if (this.source === "draw" && !drawable) this.choose("samples");
   }

@@ -5,6 +5,7 @@ import { base64, showPicture } from "./image_inputs.js";
 import { END_TIMES, byId, element, page, say } from "./page.js";
 import { Plot } from "./plot.js";
 import { Colours, fixed, showBars, showEntropy, showFacts, showFlags, showVerdict } from "./results.js";
+import { offerExplanation, profilePlot, showProfile } from "./profile.js";
 import { drawTrajectory, readTrajectory } from "./trajectory.js";
 
 const POINTS = 161;
@@ -23,6 +24,9 @@ const plot = new Plot(byId("trajectory"), {
   label: "Time t", draw: drawTrajectory, read: readTrajectory, readout: byId("trajectory-readout"), hint: HINT,
 });
 
+plot.peers = [profilePlot];
+profilePlot.peers = [plot];
+
 export const isPredictionPending = () => line.next !== null;
 
 // Asks about an input; `change` is null for vectors. A class keeps its colour as long as the subject stays the same.
@@ -36,6 +40,7 @@ export function requestPrediction({ subject, input, change, wait }, onShown, onE
       if (shownSubject !== subject) colours.slots.clear();
       shownSubject = subject;
       show(answer);
+      offerExplanation({ ...input, ...(change ? { change } : {}) }, answer.prediction.unfamiliar);
       onShown();
     },
     onError,
@@ -47,7 +52,7 @@ export function requestPrediction({ subject, input, change, wait }, onShown, onE
 async function predictOnly(model, { input, image, sample }, signal) {
   const inputs = input ? { inputs: [input] } : { images: [image ?? (await samplePicture(sample, signal))] };
   const answer = await post("api/predict", { model, samples: END_TIMES, ...inputs }, signal);
-  return { ...answer, prediction: answer.predictions[0], times: [], reason: "this model has no end-time, and therefore no trajectory" };
+  return { ...answer, prediction: answer.predictions[0], times: [], profile: null, reason: "this model has no end-time, and therefore no trajectory" };
 }
 
 async function samplePicture(id, signal) {
@@ -66,12 +71,13 @@ function show(answer) {
     const leading = colours.update(row);
     showBars(byId("bars"), row, model, colours);
     showEntropy(byId("entropy"), row, model);
-    showFlags(byId("flags"), row, model);
+    showFlags(row, model);
     if (answer.probs) plotTrajectory(answer, classSeries(answer, leading));
   } else if (answer.means) {
     plotTrajectory(answer, meanSeries(answer));
   }
   for (const id of ["trajectory", "trajectory-readout"]) byId(id).hidden = Boolean(answer.reason);
+  if (answer.reason) showProfile(null);
   say("trajectory-message", answer.reason);
   byId("result").classList.remove("empty");
 }
@@ -94,7 +100,8 @@ function meanSeries({ means, prediction: { mean } }) {
   return { range: [low - margin, high + margin], unit: "mean", series: [{ name: "mean", slot: 0, values: means }], average };
 }
 
-function plotTrajectory({ t, posterior, times }, series) {
+function plotTrajectory({ t, posterior, times, profile, prediction: { unfamiliar } }, series) {
+  showProfile({ t, profile, unfamiliar, average: series.average });
   const { kind, window: trained } = page.model.end_time;
   plot.set({ t, posterior, times, window: trained ? trained[1] : null, total: kind === "fixed" ? "answer" : "average", ...series });
 }
@@ -111,5 +118,6 @@ export function clearPrediction(words) {
 
 export function clearTrajectory() {
   plot.set(null);
+  showProfile(null);
   say("trajectory-message", null);
 }

@@ -4,7 +4,6 @@ import { byId, element } from "./page.js";
 
 const SLOTS = 4; // the number of colours
 const MOST_BARS = 12;
-const SCORE_NAMES = { max_probability: "largest probability", entropy: "negative entropy", mutual_information: "negative epistemic part" };
 
 export const fixed = (value, digits = 3) => (Math.abs(value) < 0.5 * 10 ** -digits ? 0 : value).toFixed(digits);
 const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.0005 ? 2 : 1)} %`;
@@ -31,21 +30,31 @@ export class Colours {
 const badge = (bad, mark, words) =>
   element("span", { class: `badge ${bad ? "warn" : "good"}` }, element("span", { "aria-hidden": "true" }, `${mark} `), words);
 
+// How far an input is, in words: its rank among the held-out examples.
+export function familiarityWords({ familiarity }, { familiarity: { n_calibration: n } }) {
+  const closer = n + 1 - Math.round(familiarity * (n + 1));
+  if (closer === n) return `farther from the training data than all ${n} held-out examples`;
+  return `farther from the training data than ${closer} of ${n} held-out examples`;
+}
+
+const familiarityBadge = ({ unfamiliar }) => (unfamiliar ? badge(true, "▲", "Unfamiliar") : badge(false, "●", "Familiar"));
+
 export function showVerdict(host, row, model) {
+  const badges = element("p", { class: "badges" });
+  if (row.unfamiliar !== null) badges.append(familiarityBadge(row));
   if (row.task === "regression") {
     const [low, high] = row.interval.map((end) => fixed(end));
     const interval = element("p", { class: "second" }, `between ${low} and ${high} with probability 90\u00a0%`);
-    host.replaceChildren(element("p", { class: "big" }, fixed(row.mean)), element("div", {}, interval));
+    host.replaceChildren(element("p", { class: "big" }, fixed(row.mean)), element("div", {}, interval, badges));
     return;
   }
   const [, second] = byProbability(row);
-  const badges = element("p", { class: "badges" });
-  if (row.ood !== null) badges.append(row.ood ? badge(true, "▲", "Out of distribution") : badge(false, "●", "In distribution"));
   if (row.abstain !== null) badges.append(row.abstain ? badge(true, "◆", "Abstains") : badge(false, "✓", "Answers"));
   const probability = element("p", { class: "second" }, element("strong", { id: "probability" }, percent(row.probability)));
   if (second !== undefined) probability.append(`, then ${model.classes[second]} at ${percent(row.probs[second])}`);
   const name = element("p", { class: row.name.length > 12 ? "big long" : "big" }, row.name);
-  host.replaceChildren(name, element("div", {}, probability, badges));
+  const warning = element("p", { class: "second", id: "warning" }, "Unlike the training data: the answer may mean nothing.");
+  host.replaceChildren(name, element("div", {}, probability, badges, ...(row.unfamiliar ? [warning] : [])));
 }
 
 export function showFacts(host, { prediction: row, evaluations, times }, model) {
@@ -54,6 +63,11 @@ export function showFacts(host, { prediction: row, evaluations, times }, model) 
     facts.push(["model std", fixed(row.std), "spread over the end-times"], ["noise std", fixed(row.noise_std), "of the observations"]);
   } else {
     facts.push(["entropy", fixed(row.entropy), `nats, at most ${fixed(Math.log(model.classes.length), 2)}`]);
+  }
+  if (row.familiarity !== null) {
+    const { false_alarm_rate: rate } = model.familiarity;
+    const value = row.familiarity < 0.001 ? row.familiarity.toExponential(0) : fixed(row.familiarity);
+    facts.push(["familiarity", value, `unfamiliar up to ${rate}`]);
   }
   if (row.end_time) {
     const [low, median, high] = row.end_time.map((time) => time.toFixed(2));
@@ -98,19 +112,24 @@ export function showEntropy(host, row, { classes, operating_point: point }) {
   byId("most-entropy").textContent = `${most.toFixed(2)} nats: a guess`;
 }
 
-export function showFlags(host, row, { operating_point: point }) {
-  for (const part of host.children) part.hidden = part.matches(".hint") === Boolean(point);
-  if (!point) return;
+export function showFlags(row, { operating_point: point, familiarity: known }) {
   const flag = (id, verdict, text) => byId(id).replaceChildren(element("strong", {}, `${verdict}. `), text);
-  const [covered, kept] = [point.coverage, point.ood_keeps].map((share) => `${roundPercent(share)} of familiar inputs`);
+  byId("no-point").hidden = Boolean(point);
+  byId("flag-abstain").hidden = byId("chosen").hidden = !point;
+  if (!known) flag("flag-unfamiliar", "Familiarity unknown", "This model was trained without a measure of distance.");
+  else if (row.unfamiliar === null) flag("flag-unfamiliar", "Familiarity unknown", "Nothing was held out to compare distances with.");
+  else {
+    const words = `It is ${familiarityWords(row, { familiarity: known })}`;
+    const rate = `at most ${roundPercent(known.false_alarm_rate)} of inputs like those`;
+    if (row.unfamiliar) flag("flag-unfamiliar", "Unfamiliar", `${words}; ${rate} would be flagged.`);
+    else flag("flag-unfamiliar", "Familiar", `${words}.${known.problem ? ` But ${known.problem}.` : ""}`);
+  }
+  if (!point) return;
+  const covered = `${roundPercent(point.coverage)} of held-out inputs`;
   const entropy = `Entropy ${fixed(row.entropy)}`;
   const entropyLimit = `the limit ${fixed(point.entropy_threshold)}`;
-  const score = `The ${SCORE_NAMES[point.ood_score] ?? point.ood_score} ${fixed(row.ood_score)}`;
-  const scoreLimit = `the limit ${fixed(point.ood_threshold)}`;
   if (row.abstain) flag("flag-abstain", "Abstains", `${entropy} exceeds ${entropyLimit}, which ${covered} do not exceed.`);
   else flag("flag-abstain", "Answers", `${entropy} is within ${entropyLimit}, as for ${covered}.`);
-  if (row.ood) flag("flag-ood", "Out of distribution", `${score} is below ${scoreLimit}, which ${kept} reach.`);
-  else flag("flag-ood", "In distribution", `${score} reaches ${scoreLimit}, as for ${kept}.`);
   const [all, answered] = [point.accuracy, point.accuracy_kept].map(percent);
   byId("thresholds").textContent = `On ${point.data}. ${all} of all predictions are correct, and ${answered} of those without an abstention.`;
 }

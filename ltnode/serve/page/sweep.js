@@ -4,6 +4,7 @@ import { Latest, post } from "./api.js";
 import { END_TIMES, byId, element, page, say } from "./page.js";
 import { Plot, bottomAxis, leftAxis, linear, linePath, svg } from "./plot.js";
 import { fixed } from "./results.js";
+import { modelTitle } from "./words.js";
 
 const ANGLES = Array.from({ length: 19 }, (_, m) => 10 * m);
 
@@ -49,6 +50,7 @@ function counterpart(model) {
   return page.models.find((other) => fits(other) && key(other) === key(model)) ?? null;
 }
 
+const titleOf = (name) => modelTitle(page.models.find((model) => model.name === name), page.models);
 const tone = (name) => (page.models.find((model) => model.name === name)?.end_time.kind === "fixed" ? "plain" : "latent");
 
 // Draws the last answer again, with a mark at the current rotation.
@@ -68,8 +70,8 @@ export function showSweep() {
 function showCaption(own, other) {
   const { model } = page;
   const key = ({ model: name }) =>
-    element("span", { class: "key" }, element("span", { class: `swatch ${tone(name)}`, "aria-hidden": "true" }), name);
-  const differs = other && other.labels[0] !== own.labels[0] ? ` (${other.model} starts with ${model.classes[other.labels[0]]})` : "";
+    element("span", { class: "key" }, element("span", { class: `swatch ${tone(name)}`, "aria-hidden": "true" }), titleOf(name));
+  const differs = other && other.labels[0] !== own.labels[0] ? ` (${titleOf(other.model)} starts with ${model.classes[other.labels[0]]})` : "";
   const missing =
     model.end_time.kind === "fixed"
       ? " No model with a distribution of end-times is served to compare with this plain NODE."
@@ -99,7 +101,7 @@ function readSweep(angle) {
   const m = sweep.angles.indexOf(angle);
   const parts = sweep.curves.map(
     ({ model, labels, probability, entropy }) =>
-      `${model}: ${page.model.classes[labels[m]]}, probability ${fixed(probability[m], 2)}, entropy ${fixed(entropy[m], 2)}`,
+      `${titleOf(model)}: ${page.model.classes[labels[m]]}, probability ${fixed(probability[m], 2)}, entropy ${fixed(entropy[m], 2)}`,
   );
   return [`${angle}°`, ...parts].join("  ·  ");
 }

@@ -4,13 +4,18 @@ import { areaPath, bottomAxis, leftAxis, linear, linePath, spread, svg, ticks, v
 
 const shorten = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
+const shortName = ({ name }, width) => shorten(name, width < 480 ? 7 : 11);
+
+// Right end of the time axis: the names of the averages are to the right of it.
+export const rightEdge = (width, average) => width - 64 - 7.4 * Math.max(1, ...average.map((entry) => shortName(entry, width).length));
+
 // data: {t, series: [{name, values, slot}], average: [{name, slot, value, text}], range, posterior, times, window, unit, total}
 // A slot 0..3 is a colour; null draws the series muted.
 export function drawTrajectory(width, height, data) {
   const narrow = width < 480;
   const left = 38;
-  const names = data.average.map((entry) => shorten(entry.name, narrow ? 7 : 11));
-  const right = width - 64 - 7.4 * Math.max(1, ...names.map((name) => name.length));
+  const names = data.average.map((entry) => shortName(entry, width));
+  const right = rightEdge(width, data.average);
   const top = 22;
   const bottom = height - 22;
   const share = data.posterior ? (bottom - top) * 0.25 : 0;

@@ -11,6 +11,10 @@ const KINDS = {
 
 export const about = ({ name, data, end_time: { kind } }) => `${name}${data ? `, trained on ${data}` : ""}: ${KINDS[kind] ?? kind}.`;
 
+// The name of a model for people; models with the same title are told apart by the names of their folders.
+export const modelTitle = ({ name, title }, models) =>
+  models.filter((other) => other.title === title).length > 1 ? `${title} (${name})` : title;
+
 // One caption per panel that explains the plot.
 export function captions({ task, end_time: { kind } }) {
   if (task === "regression") {

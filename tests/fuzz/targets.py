@@ -1,0 +1,165 @@
+"""The readers of untrusted bytes: each takes any bytes, and returns or raises an error of ltnode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ltnode
+from fuzz.mutation import mutated_bytes, mutated_json
+from ltnode.data import formats
+from ltnode.data.budget import Budget
+from ltnode.errors import LTNodeError
+from ltnode.imagefiles.decode import LOCAL_FORMATS, UnusableImage, decode
+from ltnode.serve import Limits
+from ltnode.serve.failures import ApiError
+from ltnode.serve.parsing import RequestParser, parse_json
+from ltnode.serve.requests import PredictRequest, SweepRequest, TrajectoryRequest
+from ltnode.trained import TrainedModel
+from ltnode.trained.inputs import _read_npy, batch_of_array, read_csv
+from ltnode.training import TrainConfig, checkpoint, tensor_file
+
+CORPUS = Path(__file__).parent / "corpus"
+REFUSALS = (LTNodeError, ApiError, UnusableImage)
+"""What a reader may raise."""
+BOUNDARY = b"----corpus"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A reader, and whether its inputs are mutated as JSON half of the time."""
+
+    read: Callable[[bytes], object]
+    is_json: bool = False
+
+    def inputs(self, name: str, seed: int, index: int) -> bytes:
+        """The input with a number: first the corpus itself, then mutations."""
+        corpus = load_corpus(name)
+        if index < len(corpus):
+            return corpus[index]
+        rng = random.Random(f"{name} {seed} {index}")
+        data = rng.choice(corpus)
+        if self.is_json and rng.random() < 0.7:
+            return mutated_json(data, rng)
+        return mutated_bytes(data, corpus, rng)
+
+
+@cache
+def load_corpus(name: str) -> list[bytes]:
+    """The stored inputs of a target, in the order of their names."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+
+
+@cache
+def _scratch() -> Path:
+    return Path(tempfile.mkdtemp(prefix="ltnode-fuzz-"))
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = _scratch() / name
+    path.write_bytes(data)
+    return path
+
+
+@cache
+def _model_folder() -> Path:
+    spec = ltnode.InputSpec((2,), "classification", 3)
+    return ltnode.save(ltnode.build("lt-node", spec, seed=0, width=4), _scratch() / "model")
+
+
+def _run_folder_file(name: str) -> Callable[[bytes], object]:
+    def read(data: bytes) -> object:
+        folder = _scratch() / f"with-{name}"
+        if not folder.exists():
+            shutil.copytree(_model_folder(), folder)
+        (folder / name).write_bytes(data)
+        return TrainedModel.open(folder)
+
+    return read
+
+
+def _state(data: bytes) -> object:
+    """A checkpoint whose state has a correct checksum, as a forger would write it."""
+    folder = _scratch() / "step-0000000006"
+    folder.mkdir(exist_ok=True)
+    try:
+        payload = json.loads(data)
+        data = json.dumps({"sha256": checkpoint._checksum(payload), "payload": payload}).encode()
+    except (ValueError, RecursionError, TypeError):
+        pass  # the bytes themselves, then
+    (folder / "state.json").write_bytes(data)
+    (folder / "tensors.safetensors").write_bytes(load_corpus("safetensors")[0])
+    return checkpoint.read(folder)
+
+
+def _npy(data: bytes) -> object:
+    return batch_of_array(_read_npy(data), (1, 4, 4))
+
+
+def _form(data: bytes) -> object:
+    """A body of a form, as the server would receive it in parts."""
+    from starlette.requests import Request
+
+    async def parse() -> object:
+        parts = [data[:100], data[100:]]
+
+        async def receive() -> dict[str, Any]:
+            part = parts.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+        async def in_thread(work: Callable[[], Any]) -> Any:
+            return work()
+
+        kind = b"multipart/form-data; boundary=" + BOUNDARY
+        scope = {"type": "http", "method": "POST", "path": "/api/predict", "headers": [(b"content-type", kind)]}
+        return await RequestParser(Limits(), [(1, 28, 28)], in_thread).parse_json_or_form(Request(scope, receive))
+
+    return asyncio.run(parse())
+
+
+def _request(data: bytes) -> object:
+    schema = (PredictRequest, TrajectoryRequest, SweepRequest)[len(data) % 3]
+    return parse_json(data, schema)
+
+
+def _settings(data: bytes) -> object:
+    return TrainConfig.from_toml(_file("config.toml", data))
+
+
+TARGETS = {
+    "images": Target(lambda data: decode(data, (3, 32, 32), 1_000_000, LOCAL_FORMATS)),
+    "npy": Target(_npy),
+    "csv": Target(lambda data: read_csv(data, (3,))),
+    "idx": Target(lambda data: formats.read_idx(_file("idx", data), Budget(1 << 24))),
+    "pickle": Target(lambda data: formats.read_cifar_python(data, "batch")),
+    "mat": Target(lambda data: formats.read_svhn(_file("file.mat", data), Budget(1 << 24))),
+    "safetensors": Target(lambda data: tensor_file.from_bytes(data, Path("file"))),
+    "config": Target(_run_folder_file("config.json"), is_json=True),
+    "operating_point": Target(_run_folder_file("operating_point.json"), is_json=True),
+    "calibration": Target(_run_folder_file("calibration.json"), is_json=True),
+    "state": Target(_state, is_json=True),
+    "settings": Target(_settings),
+    "multipart": Target(_form),
+    "requests": Target(_request, is_json=True),
+}
+
+
+def check(target: Target, data: bytes) -> None:
+    """Give a reader some bytes; anything but a result or a refusal is a finding and is raised."""
+    try:
+        target.read(data)
+    except REFUSALS as refusal:
+        assert str(refusal), "a refusal without a reason"
+
+
+def clean_up() -> None:
+    """Remove the files that the targets wrote."""
+    shutil.rmtree(_scratch(), ignore_errors=True)
