@@ -23,8 +23,8 @@ from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, L
 from ltnode.evaluation import ResultRow as _ResultRow
 from ltnode.evaluation import evaluate
 from ltnode.export import export_model
-from ltnode.fitting import fit, fit_seeds
-from ltnode.models import InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
+from ltnode.fitting import distill, fit, fit_members, fit_seeds
+from ltnode.models import Ensemble, InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.objective import Likelihood
 from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve
 from ltnode.trained import TrainedModel
@@ -39,6 +39,7 @@ __all__ = [
     "ConfigError",
     "DataError",
     "EndTime",
+    "Ensemble",
     "FixedTime",
     "GammaMixtureTime",
     "GammaTime",
@@ -66,9 +67,11 @@ __all__ = [
     "__version__",
     "build",
     "data",
+    "distill",
     "evaluate",
     "export_model",
     "fit",
+    "fit_members",
     "fit_seeds",
     "gamma_kl",
     "load",

@@ -163,7 +163,9 @@ class Categorical(Likelihood):
     """Likelihood of class labels; the outputs are logits."""
 
     def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
-        """Compute the negative cross-entropy of every member."""
+        """Compute the negative cross-entropy of every member, with labels (B,) or with class probabilities (B, C)."""
+        if y.ndim == 2 and y.is_floating_point():
+            return (functional.log_softmax(outputs, dim=-1) * y.to(outputs.dtype)).sum(-1)
         samples, batch, classes = outputs.shape
         target = y.long().expand(samples, batch).reshape(-1)
         return -functional.cross_entropy(outputs.reshape(-1, classes), target, reduction="none").reshape(samples, batch)

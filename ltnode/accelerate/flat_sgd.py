@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from ltnode.accelerate.kernels.cuda.masked_sgd import Rule, masked_sgd
+from ltnode.accelerate.kernels.cuda.masked_sgd import FlatAverage, Rule, masked_sgd
+from ltnode.models.averaging import WeightAverage
 from ltnode.typing import Tensor
 
 
 class FlatSGD:
     """SGD on the parameters of one optimiser, with an update that a flag on the device can mask.
 
-    The optimiser's state holds views of the flat momentum buffer, so that checkpoints equal those of the eager step.
+    The optimiser's state holds views of the flat momentum buffer, so that checkpoints equal those of the eager step. The same
+    holds for the average of the parameters, if there is one.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None) -> None:
         self.optimizer = optimizer
         groups = optimizer.param_groups
         self.parameters = [p for g in groups for p in g["params"]]
@@ -31,8 +33,17 @@ class FlatSGD:
             if state.get("momentum_buffer") is not None:
                 part.copy_(state["momentum_buffer"].reshape(-1))
             state["momentum_buffer"] = part.view_as(p)
+        self._average = None if average is None else self._flat_average(average, sizes)
         self._group_rates: tuple[float, ...] = ()
         self.refresh_rates()
+
+    def _flat_average(self, average: WeightAverage, sizes: list[int]) -> FlatAverage:
+        """Move the sums of an average into one flat buffer, of which the average keeps views."""
+        if [id(p) for p in average.parameters] != [id(p) for p in self.parameters]:
+            raise ValueError("the average must be of the optimiser's parameters, in their order")
+        flat = torch.cat([total.reshape(-1) for total in average.sums])
+        average.sums = [part.view_as(p) for part, p in zip(flat.split(sizes), self.parameters, strict=True)]
+        return FlatAverage(flat, average.count, 1 - average.decay)
 
     def refresh_rates(self) -> None:
         """Copy the learning rates of the parameter groups to the device if they have changed."""
@@ -44,6 +55,6 @@ class FlatSGD:
 
     @torch.no_grad()
     def update(self, gradients: tuple[Tensor, ...], valid: Tensor) -> None:
-        """Make one SGD step if ``valid`` holds; otherwise leave parameters and momentum unchanged."""
+        """Make one SGD step if ``valid`` holds; otherwise leave parameters, momentum and average unchanged."""
         rule = Rule(self._rates, self._decay, self._momentum_factor, self._nesterov)
-        masked_sgd(self.parameters, gradients, self._momentum, valid, rule)
+        masked_sgd(self.parameters, gradients, self._momentum, valid, rule, self._average)

@@ -19,6 +19,7 @@ from ltnode.accelerate.flat_sgd import FlatSGD
 from ltnode.accelerate.grid_policy import GridPolicy
 from ltnode.accelerate.recorder import Recorder
 from ltnode.accelerate.solve_pass import SolvePass, StepInputs
+from ltnode.models.averaging import Averages
 from ltnode.models.latent_time import EndTimeModel
 from ltnode.models.step import Batch, Optimizers, StepSettings, part_names
 from ltnode.typing import Tensor
@@ -42,10 +43,17 @@ class GraphStep:
     """`TrainingStep` of a model on CUDA with SGD: replays one CUDA graph per (batch size, number of solver steps)."""
 
     def __init__(
-        self, model: EndTimeModel, optimizers: Optimizers, settings: StepSettings, fused: bool, concurrent_runs: int = 1
+        self,
+        model: EndTimeModel,
+        optimizers: Optimizers,
+        settings: StepSettings,
+        fused: bool,
+        concurrent_runs: int = 1,
+        averages: Averages | None = None,
     ) -> None:
         self.model, self.fused = model, fused
         self.optimizer = optimizers["main"]
+        self._average = (averages or {}).get("main")
         self.policy = GridPolicy(model.solving_network, settings.precision)
         self._times = DrawnTimes(model.solving_network, settings.seed)
         self._forward = SolvePass(model, self._times, settings, fused)
@@ -57,7 +65,7 @@ class GraphStep:
     @cached_property
     def sgd(self) -> FlatSGD:
         """The masked update; made at the first step, after a resumed run has restored the optimiser's state."""
-        return FlatSGD(self.optimizer)
+        return FlatSGD(self.optimizer, self._average)
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`.
@@ -66,7 +74,7 @@ class GraphStep:
             CaptureError: The step cannot be captured, and nothing has changed.
         """
         indices = batch.indices if self._times.per_input else None
-        inputs = StepInputs(batch.x, batch.y, self._times.draw(batch.step), indices)
+        inputs = StepInputs(batch.x, batch.target, self._times.draw(batch.step), indices)
         edges = self.policy.edges_for(batch.x)
         self.sgd.refresh_rates()
         key = (len(batch.indices), len(edges) - 1)

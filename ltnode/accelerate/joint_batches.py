@@ -12,7 +12,9 @@ import torch
 from ltnode.endtime import FixedTime
 from ltnode.endtime.distributions import uniform_draws
 from ltnode.models.contract import Draw, check_input, evaluating
+from ltnode.models.familiar_model import Members
 from ltnode.models.latent_time import LatentTimeODE
+from ltnode.models.path_process import Fallback
 from ltnode.models.prediction import Prediction
 from ltnode.ode import odesolve_batches
 from ltnode.typing import Tensor
@@ -42,11 +44,21 @@ def predict_batches(
         distinct = [t[:1] for t in times] if fixed else times
         shared = fixed or (not model.end_time.amortized and (draw == "quantile" or len(set(seeds)) == 1))
         joint = distinct[0] if shared else torch.cat([t.reshape(len(t), -1).expand(-1, size) for t in distinct], dim=1)
+        with_path = model.has_familiarity
+        all_times = model.with_path_times(joint) if with_path else joint
         states, stats = odesolve_batches(
-            model.field, h, joint, size, o.rtol, o.atol, o.method, clip_last=o.clip_last, max_steps=o.max_steps
+            model.field, h, all_times, size, o.rtol, o.atol, o.method, clip_last=o.clip_last, max_steps=o.max_steps
         )
-        outputs = model.outputs_at(states).expand(samples, -1, -1).split(size, dim=1)
-    return [Prediction(model.task, *part) for part in zip(outputs, times, stats, strict=True)]
+        outputs, features = model.split_path(states) if with_path else (model.outputs_at(states), None)
+        noise = model.likelihood.observation_noise()
+        distances: Sequence[Tensor | None] = [None] * len(batches)
+        fallbacks: Sequence[Fallback | None] = [None] * len(batches)
+        if features is not None:
+            distances = model.familiarity(features).split(size)
+            if (whole := model.fallback(features, noise)) is not None:
+                fallbacks = [Fallback(*part) for part in zip(*(value.split(size) for value in whole), strict=True)]
+        parts = zip(outputs.expand(samples, -1, -1).split(size, dim=1), times, stats, distances, fallbacks, strict=True)
+        return [model.answer(Members(out, t, work, noise, distance, other)) for out, t, work, distance, other in parts]
 
 
 def _times(model: LatentTimeODE, x: Tensor, size: int, samples: int, draw: Draw, seeds: Sequence[int]) -> list[Tensor]:

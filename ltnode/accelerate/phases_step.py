@@ -17,6 +17,7 @@ from ltnode.accelerate.flat_sgd import FlatSGD
 from ltnode.accelerate.recorder import Recorder
 from ltnode.device import autocast
 from ltnode.models import Model, execution
+from ltnode.models.averaging import Averages
 from ltnode.models.step import Batch, Optimizers, StepSettings, part_names
 from ltnode.ode import Stats
 from ltnode.typing import Tensor
@@ -42,10 +43,16 @@ class PhasesGraphStep:
     """
 
     def __init__(
-        self, model: Model, optimizers: Optimizers, settings: StepSettings, fused: bool = False, concurrent_runs: int = 1
+        self,
+        model: Model,
+        optimizers: Optimizers,
+        settings: StepSettings,
+        fused: bool = False,
+        concurrent_runs: int = 1,
+        averages: Averages | None = None,
     ) -> None:
         self.model, self.settings, self.fused = model, settings, fused
-        self._optimizers = optimizers
+        self._optimizers, self._averages = optimizers, averages or {}
         self._execution = FusedLayers() if fused else execution.current()
         self._graphs: dict[int, _Captured] = {}
         device = next(model.parameters()).device
@@ -55,7 +62,7 @@ class PhasesGraphStep:
     @cached_property
     def _updates(self) -> dict[str, FlatSGD]:
         # Made at the first step, after a resumed run has restored the optimisers' state.
-        return {phase: FlatSGD(self._optimizers[phase]) for phase in self.model.phases}
+        return {phase: FlatSGD(self._optimizers[phase], self._averages.get(phase)) for phase in self.model.phases}
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`.
@@ -69,7 +76,7 @@ class PhasesGraphStep:
         if captured is None:
             captured = self._graphs[len(batch.y)] = self._capture(batch)
         captured.x.copy_(batch.x, non_blocking=True)
-        captured.y.copy_(batch.y, non_blocking=True)
+        captured.y.copy_(batch.target, non_blocking=True)
         captured.graph.replay()
         self.model.solve_stats = captured.stats
         return captured.parts
@@ -83,7 +90,7 @@ class PhasesGraphStep:
         self._graphs.clear()
 
     def _capture(self, batch: Batch) -> _Captured:
-        x, y = batch.x.clone(), batch.y.clone()
+        x, y = batch.x.clone(), batch.target.clone()
         graph, parts = self._recorder.record(self.model, lambda: self._pass(x, y))
         kind = "fused kernels" if self.fused else "layers"
         _LOG.info("captured a training step: batch %d, %s, %s", len(y), type(self.model).__name__, kind)

@@ -64,7 +64,6 @@ def accelerated_step(eager: EagerStep, example: Tensor, requested: Accelerate = 
         _LOG.info("%s", plan)
     if plan.mode == "eager":
         return eager
-    fused = plan.mode == "fused"
-    if isinstance(model, EndTimeModel):
-        return AcceleratedStep(GraphStep(model, optimizers, eager.settings, fused, concurrent_runs), eager, requested)
-    return AcceleratedStep(PhasesGraphStep(model, optimizers, eager.settings, fused, concurrent_runs), eager, requested)
+    shared = (optimizers, eager.settings, plan.mode == "fused", concurrent_runs, eager.averages)
+    captured = GraphStep(model, *shared) if isinstance(model, EndTimeModel) else PhasesGraphStep(model, *shared)
+    return AcceleratedStep(captured, eager, requested)

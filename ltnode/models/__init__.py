@@ -7,6 +7,7 @@ ALT-NODE) with ``vectors`` and ``images`` (its parts) and ``step`` (one training
 
 from ltnode.models.build import build, build_from_spec
 from ltnode.models.contract import Model
+from ltnode.models.ensemble import Ensemble
 from ltnode.models.input_spec import InputSpec, input_spec
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.networks import Parts
@@ -18,6 +19,7 @@ from ltnode.models.registry import MODELS
 __all__ = [
     "MODELS",
     "PRESETS",
+    "Ensemble",
     "InputSpec",
     "LatentTimeODE",
     "Model",

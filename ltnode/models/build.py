@@ -30,7 +30,8 @@ def build(
         seed: Seed of the initial weights; None draws them from the global generator of torch.
         **options: ``width``, ``augment``, ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
             ``end_time`` (a distribution, or a mapping of changes such as ``{"prior": (1.0, 0.01)}``); for the models that
-            have them ``sde``, ``gp``, ``members``, ``rate``.
+            have them ``sde``, ``gp``, ``rate``; for an ensemble ``members`` (5) and ``of``, the model that it consists of
+            (``node``).
     """
     if not isinstance(model, str) or model not in MODELS:
         raise InputError(unknown_name("model", model, MODELS))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -25,6 +27,11 @@ Inputs = Tensor | np.ndarray
 """A batch (B, ...) of floats; a numpy array is converted to the dtype and device of the model."""
 
 
+_MODE_LOCK = threading.Lock()
+_EVALUATING: WeakKeyDictionary[nn.Module, tuple[int, dict[str, bool]]] = WeakKeyDictionary()
+"""Models that are predicting: how many threads do, and the modes of the submodules before the first."""
+
+
 class Model(nn.Module, ABC):
     """Base class of all models; training and evaluation rely on nothing else.
 
@@ -36,8 +43,10 @@ class Model(nn.Module, ABC):
         spec: Arguments of `ltnode.build` from which the model can be rebuilt; None for a model with user-defined parts.
         fixed_operations: Whether every loss runs the same sequence of operations on the device, whatever the values are, so that
             it can be captured as a CUDA graph.
+        has_path: Whether its predictions can have a distance and a familiarity; see `ltnode.models.familiar_model`.
     """
 
+    has_path: ClassVar[bool] = False
     phases: ClassVar[tuple[str, ...]] = ("main",)
     fixed_operations: ClassVar[bool] = False
 
@@ -50,13 +59,18 @@ class Model(nn.Module, ABC):
         self.solve_stats: Stats | None = None
         self.spec: Mapping[str, Any] | None = None
 
+    @property
+    def soft_targets(self) -> bool:
+        """Whether the loss also takes class probabilities (B, C) in place of labels."""
+        return False
+
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
         """Return what training minimises, per data point, 0-dim; noise comes from the global generator of torch.
 
         Args:
             x: Inputs (B, ...).
-            y: Class labels (B,), or real values (B,) or (B, 1).
+            y: Class labels (B,) or, with ``soft_targets``, probabilities (B, C); or real values (B,) or (B, 1).
             n_data: Number of training points.
             times: End-times (S,) or (S, B); None draws them.
             phase: One of ``phases``.
@@ -84,6 +98,11 @@ class Model(nn.Module, ABC):
     def finish_training(self, x: Tensor, y: Tensor) -> None:
         """Fit on training inputs what predictions need besides weights (prediction grid, residual noise)."""
 
+    @property
+    def has_familiarity(self) -> bool:
+        """Whether predictions have a distance; see `ltnode.models.familiar_model`."""
+        return False
+
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
         """Return learnt quantities for the log, as plain numbers."""
         return {}
@@ -109,13 +128,18 @@ class Model(nn.Module, ABC):
                 )
             if _readable(y) and not bool(torch.isfinite(y).all()):
                 raise InputError(f"y holds {_count_non_finite(y)}; drop or impute these targets first")
+        elif self.soft_targets and y.ndim == 2 and y.is_floating_point():
+            if _readable(y) and not bool(((y >= 0).all(1) & ((y.sum(1) - 1).abs() < 1e-3)).all()):
+                raise InputError("soft targets must be class probabilities (B, C): rows of numbers >= 0 whose sum is 1")
         elif y.ndim != 1 or y.is_floating_point() or y.dtype == torch.bool:
             hint = "y.long()" if y.ndim == 1 else "y.argmax(1), if these are one-hot rows"
             raise InputError(f"class labels must be integers of shape (B,), not {y.dtype} {tuple(y.shape)}; try {hint}")
 
     def check_labels(self, y: Tensor, n_classes: int) -> None:
-        """Check that class labels lie in 0..n_classes - 1; values are read on the CPU only."""
-        if self.task == "regression" or not _readable(y):
+        """Check that class labels lie in 0..n_classes - 1, or that soft targets have so many columns."""
+        if self.task == "classification" and y.ndim == 2 and y.shape[1] != n_classes:
+            raise InputError(f"soft targets must have one column per class, {n_classes}, not {y.shape[1]}")
+        if y.ndim == 2 or self.task == "regression" or not _readable(y):
             return
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= n_classes:
@@ -133,14 +157,26 @@ class Model(nn.Module, ABC):
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Set eval mode inside the block and restore the mode of every submodule afterwards."""
-    modes = {part: part.training for part in module.modules()}
-    module.eval()
+    """Set eval mode inside the block and restore the mode of every submodule afterwards.
+
+    Several threads may be inside at once: the first one sets the mode, and the last one restores it.
+    """
+    with _MODE_LOCK:
+        inside, modes = _EVALUATING.get(module, (0, {}))
+        if not inside:
+            modes = {name: part.training for name, part in module.named_modules()}
+            module.eval()
+        _EVALUATING[module] = (inside + 1, modes)
     try:
         yield
     finally:
-        for part, mode in modes.items():
-            part.training = mode
+        with _MODE_LOCK:
+            inside, modes = _EVALUATING.pop(module)
+            if inside > 1:
+                _EVALUATING[module] = (inside - 1, modes)
+            else:
+                for name, part in module.named_modules():
+                    part.training = modes.get(name, part.training)
 
 
 def check_input(x: Inputs) -> None:

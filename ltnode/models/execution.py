@@ -7,7 +7,7 @@ default on import. The models know nothing about kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from ltnode.models.options import SolverOptions
+from ltnode.ode import Stats
 from ltnode.ode.replay import Replayer
 from ltnode.typing import Tensor
 
@@ -39,6 +40,21 @@ class Execution:
 
     def replayer(self, field: nn.Module, h: Tensor, times: Tensor, options: SolverOptions) -> Replayer | None:
         """Return a function that replaces `ltnode.ode.replay.replay` on a training grid; None keeps that reference."""
+        return None
+
+    def solve_networks(
+        self, networks: Sequence[nn.Module], x: Tensor, times: Sequence[Tensor]
+    ) -> tuple[list[Tensor], Stats] | None:
+        """Solve for several `LatentTimeODE` on their prediction grids at once; None asks the caller to solve for each.
+
+        Args:
+            networks: The networks.
+            x: Their inputs.
+            times: End-times of every network.
+
+        Returns:
+            The states of every network at its times, and the work.
+        """
         return None
 
 

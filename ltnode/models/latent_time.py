@@ -14,10 +14,14 @@ from ltnode.endtime import EndTime, FixedTime
 from ltnode.errors import InputError
 from ltnode.models import execution
 from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, apply_part, check_draw, check_input, check_steps, evaluating
+from ltnode.models.familiar_model import Members
 from ltnode.models.options import ObjectiveOptions, SolverOptions
+from ltnode.models.path import N_TIMES, PathFeatures, path_features, path_times
+from ltnode.models.path_model import PathModel
 from ltnode.models.prediction import Prediction
 from ltnode.objective import Categorical, Gaussian, Likelihood, LossParts, Weighting, negative_elbo, resolve_kl_weight
-from ltnode.ode import Solution, TrainingGrid, fit_prediction_grid, odesolve, odesolve_on_prediction_grid
+from ltnode.ode import Solution, Stats, TrainingGrid, fit_prediction_grid, odesolve, odesolve_on_prediction_grid
+from ltnode.ode.prediction_grid import check_edges
 from ltnode.typing import Float, Tensor
 
 _CALIBRATION_SAMPLES = 512
@@ -72,7 +76,7 @@ class EndTimeModel(Model):
         self.solving_network.training_grid.load_state_dict(state)
 
 
-class LatentTimeODE(EndTimeModel):
+class LatentTimeODE(EndTimeModel, PathModel):
     """``x -> stem -> h(0) -> ODE -> h(T_1..T_S) -> head -> S predictions``, with a distribution over T.
 
     Args:
@@ -187,12 +191,17 @@ class LatentTimeODE(EndTimeModel):
 
     # -- training --------------------------------------------------------------------------------------------------------
 
+    @property
+    def soft_targets(self) -> bool:
+        """Whether the likelihood is that of labels, which can be averaged over class probabilities."""
+        return isinstance(self.likelihood, Categorical)
+
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
         """Compute the negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`.
 
         Args:
             x: Inputs (B, ...).
-            y: Integer labels (B,), or real values (B,) or (B, 1).
+            y: Integer labels (B,) or class probabilities (B, C); or real values (B,) or (B, 1).
             n_data: Number of training points; required for ``kl_weight="elbo"`` with one T for all inputs.
             times: End-times (S,) or (S, B); None draws them on the window.
             phase: Ignored; the model has one phase.
@@ -329,16 +338,49 @@ class LatentTimeODE(EndTimeModel):
             steps: ``"stored"``: the prediction grid, with the error checked per sample, so that predictions do not depend on the
                 rest of the batch; ``"adaptive"``: batch-wide adaptive steps (as in the paper).
         """
-        x = self.as_inputs(x)
         check_steps(steps)
-        with torch.no_grad(), evaluating(self):
-            h = self.initial_state(x)
-            times = self.prediction_times(x, samples, draw, seed)
-            # All members of a fixed end-time are equal.
-            distinct = times[:1] if isinstance(self.end_time, FixedTime) else times
-            solution = self.solve(h, distinct, steps)
-            outputs = self.outputs_at(solution.states).expand(samples, -1, -1)
-        return Prediction(self.task, outputs, times, solution.stats, self.likelihood.observation_noise())
+        return super().predict(x, samples, draw, seed, steps)
+
+    def members(self, x: Tensor, samples: int, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored") -> Members:
+        """Compute the members at the end-times of a prediction and, if the familiarity is fitted, the distance of the path."""
+        times = self.prediction_times(x, samples, draw, seed)
+        solution = self.solve(self.initial_state(x), self.solved_times(times), steps)
+        return self.members_at(solution.states, times, solution.stats)
+
+    def solved_times(self, times: Float[Tensor, "S *batch"]) -> Float[Tensor, "n *batch"]:
+        """Return the times at which `members_at` needs the states: those of the path if it is fitted, and the end-times."""
+        # All members of a fixed end-time are equal.
+        distinct = times[:1] if isinstance(self.end_time, FixedTime) else times
+        return self.with_path_times(distinct) if self.has_familiarity else distinct
+
+    def members_at(self, states: Float[Tensor, "n B *state"], times: Float[Tensor, "S *batch"], stats: Stats | None) -> Members:
+        """Compute the members at the end-times from the states at the `solved_times`."""
+        noise = self.likelihood.observation_noise()
+        if not self.has_familiarity:
+            outputs, distance, fallback = self.outputs_at(states), None, None
+        else:
+            outputs, features = self.split_path(states)
+            distance, fallback = self.familiarity(features), self.fallback(features, noise)
+        return Members(outputs.expand(times.shape[0], -1, -1), times, stats, noise, distance, fallback)
+
+    def with_path_times(self, times: Float[Tensor, "S *batch"]) -> Float[Tensor, "n *batch"]:
+        """Put the fixed times of the path before end-times."""
+        fixed = self.fixed_times(times.device).to(times.dtype)
+        return torch.cat([fixed if times.ndim == 1 else fixed[:, None].expand(-1, times.shape[1]), times])
+
+    def split_path(self, states: Float[Tensor, "n B *state"]) -> tuple[Float[Tensor, "S B C"], PathFeatures]:
+        """Return the outputs at the end-times, and the features of the path, from the states at `with_path_times`."""
+        outputs = self.outputs_at(states[N_TIMES - 1 :])  # one call for the end-times and the last time of the path
+        return outputs[1:], path_features(states[:N_TIMES], outputs[0] if self.task == "classification" else None)
+
+    def path(self, x: Tensor) -> PathFeatures:
+        """Compute the features of the path of network inputs, in the current mode of the model."""
+        h = self.initial_state(x)
+        return self.split_path(self.solve(h, self.fixed_times(h.device), "stored").states)[1]
+
+    def fixed_times(self, device: torch.device) -> Float[Tensor, " K"]:
+        """Return the fixed times of the path, from 0 to the end of the window, in float64."""
+        return path_times(self._window_end, device)
 
     def log_probs(self, x: Tensor, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Tensor:
         """Return the log of the averaged class probabilities with a graph to x."""
@@ -348,6 +390,10 @@ class LatentTimeODE(EndTimeModel):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The number of steps of the saved prediction grid depends on the training.
         saved = state_dict.get(f"{prefix}grid")
-        if isinstance(saved, torch.Tensor) and saved.ndim == 1 and len(saved) >= 2:
+        if isinstance(saved, torch.Tensor):
+            try:
+                check_edges(saved)
+            except InputError as error:
+                raise InputError(f"{prefix}grid: {error}") from error
             self.grid = self.grid.new_empty(saved.shape)
         super()._load_from_state_dict(state_dict, prefix, *args)

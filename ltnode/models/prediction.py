@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -13,6 +14,8 @@ from ltnode.ode import Stats
 from ltnode.typing import Float, Tensor
 
 _VARIANCE_FLOOR = 1e-12
+_PER_INPUT = ("distance", "familiarity", "widened_std")
+"""Optional fields with one value per input."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +35,11 @@ class Prediction:
         times: End-times, (S,), or (S, B) if every input has its own.
         stats: Work of the solve, summed over all passes for models that need several; None for models without a solve.
         noise: Standard deviation of the observation noise, 0-dim; None for classification.
+        distance: Distance of the path of every input from those of the training inputs, unbounded, larger = less familiar; None
+            for models whose familiarity was not fitted. It does not depend on end-times, draws or other inputs.
+        familiarity: Rank of the distance among held-out inputs as a p-value in (0, 1]; None if nothing was held out. Inputs from
+            the source of the training data have a familiarity of at most alpha with a probability of at most alpha.
+        widened_std: Standard deviation of a regression that widening adds to that over the members; None without widening.
     """
 
     task: str
@@ -39,6 +47,9 @@ class Prediction:
     times: Float[Tensor, "S *batch"]
     stats: Stats | None = None
     noise: Tensor | None = None
+    distance: Float[Tensor, " B"] | None = None
+    familiarity: Float[Tensor, " B"] | None = None
+    widened_std: Float[Tensor, " B"] | None = None
 
     def __repr__(self) -> str:
         members, inputs, outputs = self.outputs.shape
@@ -52,12 +63,18 @@ class Prediction:
         shared = all(p.times.ndim == 1 and torch.equal(p.times, first.times) for p in parts)
         per_input = (p.times if p.times.ndim == 2 else p.times[:, None].expand(p.outputs.shape[:2]) for p in parts)
         times = first.times if shared else torch.cat(list(per_input), dim=1)
-        return cls(first.task, torch.cat([p.outputs for p in parts], dim=1), times, noise=first.noise)
+        columns = {name: [getattr(p, name) for p in parts] for name in _PER_INPUT}
+        known: dict[str, Any] = {name: None if values[0] is None else torch.cat(values) for name, values in columns.items()}
+        return cls(first.task, torch.cat([p.outputs for p in parts], dim=1), times, noise=first.noise, **known)
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Prediction:
         """Return the prediction in another dtype, in which all averages are then computed, or on another device."""
         outputs, times = (value.to(dtype=dtype, device=device) for value in (self.outputs, self.times))
-        return replace(self, outputs=outputs, times=times, noise=None if self.noise is None else self.noise.to(outputs))
+        optional = {name: getattr(self, name) for name in ("noise", *_PER_INPUT)}
+        moved: dict[str, Any] = {name: None if value is None else value.to(outputs) for name, value in optional.items()}
+        if self.familiarity is not None:
+            moved["familiarity"] = self.familiarity.to(outputs.device)  # float64 in any case; see `Ranks`
+        return replace(self, outputs=outputs, times=times, **moved)
 
     def _require(self, task: str, name: str) -> None:
         if self.task != task:
@@ -102,9 +119,10 @@ class Prediction:
 
     @property
     def std(self) -> Float[Tensor, "B"]:
-        """Standard deviation over the members (population form), without the observation noise."""
+        """Standard deviation over the members (population form) and of widening, without the observation noise."""
         self._require("regression", "std")
-        return self.member_means.std(dim=0, correction=0)
+        spread = self.member_means.std(dim=0, correction=0)
+        return spread if self.widened_std is None else torch.hypot(spread, self.widened_std)
 
     @property
     def noise_std(self) -> Tensor:
@@ -133,7 +151,7 @@ class Prediction:
 
     @property
     def epistemic(self) -> Float[Tensor, "B"]:
-        """Mutual information between label and end-time in nats; for regression, the variance over the members."""
+        """Mutual information between label and end-time in nats; for regression, ``std^2``."""
         if self.task == "regression":
             return self.std.square()
         return (self.entropy - self.aleatoric).clamp_min(0.0)

@@ -24,6 +24,8 @@ from ltnode.models.presets import Preset, preset_end_time, preset_objective
 from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
 from ltnode.objective import Gaussian, Likelihood, MeanSquare
 
+LATENT_TIME_MODELS = ("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer")
+"""Models that consist of one network with an end-time."""
 Options = TypeVar("Options", ObjectiveOptions, SolverOptions, SDEOptions, GPOptions)
 
 
@@ -91,13 +93,24 @@ def _build_ensemble(
     spec: InputSpec,
     preset: Preset,
     *,
+    of: str = "node",
     members: int = 5,
     width: int | None = None,
     augment: int = 0,
+    end_time: Mapping[str, Any] | None = None,
+    objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> Ensemble:
     count = checked_count("members", members)
-    return Ensemble([_build_latent_time("node", spec, preset, width=width, augment=augment, solver=solver) for _ in range(count)])
+    if of not in LATENT_TIME_MODELS:
+        raise InputError(unknown_name("model of an ensemble", of, LATENT_TIME_MODELS))
+    if isinstance(end_time, EndTime):
+        raise InputError(
+            "the networks of an ensemble have end-times of their own: pass end_time as a mapping of changes, such as "
+            "{'prior': (1.0, 0.01)}, or build the networks and use ltnode.models.Ensemble(networks)"
+        )
+    options: dict[str, Any] = {"width": width, "augment": augment, "end_time": end_time, "objective": objective, "solver": solver}
+    return Ensemble([_build_latent_time(of, spec, preset, **options) for _ in range(count)])
 
 
 def _build_dropout(
@@ -170,7 +183,7 @@ Builder = Callable[..., Model]
 """``(name, spec, preset, **options) -> model``; the keyword-only parameters are the options of the model."""
 
 MODELS: dict[str, Builder] = {
-    **dict.fromkeys(("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer"), _build_latent_time),
+    **dict.fromkeys(LATENT_TIME_MODELS, _build_latent_time),
     "sde-net": _build_sde_net,
     "node-gp": _build_node_gp,
     "ensemble": _build_ensemble,

@@ -15,6 +15,7 @@ import torch
 from ltnode.device import Precision, autocast
 from ltnode.errors import LTNodeError
 from ltnode.models import execution
+from ltnode.models.averaging import Averages
 from ltnode.models.contract import Model
 from ltnode.models.execution import Execution
 from ltnode.objective import LOGGED_PARTS
@@ -42,6 +43,7 @@ class Batch:
         indices: Positions (b,) in the training set, from which end-times per input are derived.
         step: Number of optimiser steps before this one.
         n_examples: Number of examples of the step over all processes; None when they are all in this batch.
+        soft: Class probabilities (b, C) of exactly these inputs, which replace the labels in the loss; None for labels.
     """
 
     x: Float[Tensor, "b *rest"]
@@ -49,6 +51,12 @@ class Batch:
     indices: Int[Tensor, " b"]
     step: int
     n_examples: int | None = None
+    soft: Float[Tensor, "b C"] | None = None
+
+    @property
+    def target(self) -> Tensor:
+        """What the loss compares the outputs with."""
+        return self.y if self.soft is None else self.soft
 
     @property
     def share(self) -> float:
@@ -107,6 +115,7 @@ class EagerStep:
         combine: Sums gradients and parts of the loss over processes; None when this process has the whole batch.
         reference: Run every layer as it is written, without the faster execution that may be installed.
         check: Raise an error when a loss is not finite, before its update. Reading the loss waits for the device.
+        averages: Averages of the weights of each phase, updated with every step; empty for none.
     """
 
     def __init__(
@@ -118,8 +127,10 @@ class EagerStep:
         combine: Combine | None = None,
         reference: bool = False,
         check: bool = False,
+        averages: Averages | None = None,
     ) -> None:
         self.model, self.optimizers, self.settings = model, optimizers, settings
+        self.averages: Averages = averages or {}
         self.combine, self.check = combine, check
         self._execution: Execution | None = execution.REFERENCE if reference else None
 
@@ -140,6 +151,8 @@ class EagerStep:
             if self.check and not bool(torch.isfinite(parts["loss"])):
                 raise NonFiniteLossError(f"the loss of step {batch.step} ({phase}) is {float(parts['loss'])}")
             optimizer.step()
+            if phase in self.averages:
+                self.averages[phase].update()
             model.after_step()
             names = dict(zip(LOGGED_PARTS, part_names(model, phase), strict=True))
             reported |= {names[name]: value.to(torch.float64) for name, value in parts.items()}
@@ -156,7 +169,7 @@ class EagerStep:
                 nullcontext() if self._execution is None else execution.using(self._execution),
                 autocast(self.settings.precision, device),
             ):
-                loss = model.loss(batch.x, batch.y, n_data=self.settings.n_data, times=times, phase=phase)
+                loss = model.loss(batch.x, batch.target, n_data=self.settings.n_data, times=times, phase=phase)
         except SolverError as error:
             # Other processes wait for the gradients of this one: a NaN loss tells them that it failed.
             return {name: torch.full((), torch.nan, device=device) for name in LOGGED_PARTS}, error

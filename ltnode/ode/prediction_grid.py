@@ -7,6 +7,7 @@ the embedded error is checked per sample, and only the samples that fail are sol
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 
@@ -21,7 +22,13 @@ from ltnode.ode.tableau import get_tableau
 from ltnode.ode.training_grid import balanced_edges
 from ltnode.typing import Bool, Float, Int, Tensor
 
+FieldOf = Callable[[Tensor], Field]
+"""``(samples) -> field`` of the samples at some positions of a batch, in this order."""
 _MAX_HALVINGS = 5
+MAX_EDGES = 10_000
+"""Most edges to which a grid may be extended for a late end-time."""
+MAX_SAVED_EDGES = 1025
+"""Most edges of a grid that is read from a file; `fit_prediction_grid` writes at most 65."""
 _PASSING_SHARE = 0.95
 """Share of the calibration samples that must meet the tolerance on the prediction grid; the others need a second solve."""
 
@@ -35,10 +42,28 @@ def extend_edges(edges: list[float], t_end: float) -> list[float]:
     if first is not None:
         return edges[: max(first, 1) + 1]
     step = edges[-1] - edges[-2]
+    if not step > 0 or not (t_end - edges[-1]) / step <= MAX_EDGES - len(edges):
+        raise InputError(
+            f"the end-time {t_end:g} is too far beyond the prediction grid, whose last step of {step:g} ends at {edges[-1]:g}: "
+            f"at most {MAX_EDGES} edges are allowed"
+        )
     result = list(edges)
     while result[-1] < t_end:
         result.append(edges[-1] + step * (len(result) - len(edges) + 1))
     return result
+
+
+def check_edges(edges: Float[Tensor, "n1"]) -> None:
+    """Require the edges of a saved grid to start at 0, to increase, to be finite and to be not too many.
+
+    Raises:
+        InputError: They do not; solving on them would take forever.
+    """
+    if edges.ndim != 1 or not 2 <= len(edges) <= MAX_SAVED_EDGES:
+        raise InputError(f"a prediction grid must have 2 to {MAX_SAVED_EDGES} edges, not the shape {tuple(edges.shape)}")
+    values = edges.detach().double().cpu()
+    if not bool(values.isfinite().all()) or float(values[0]) != 0.0 or not bool((values.diff() > 0).all()):
+        raise InputError("the edges of a prediction grid must be finite, start at 0 and increase")
 
 
 def halve_edges(edges: list[float]) -> list[float]:
@@ -55,6 +80,7 @@ def odesolve_on_prediction_grid(
     rtol: float = 1e-2,
     atol: float = 1e-2,
     method: str = "dopri5",
+    field_of: FieldOf | None = None,
 ) -> Solution:
     """Solve on given edges, and solve the samples whose embedded error is too large again with all steps halved.
 
@@ -66,6 +92,7 @@ def odesolve_on_prediction_grid(
         rtol: Relative tolerance, per sample.
         atol: Absolute tolerance, per sample.
         method: An adaptive method.
+        field_of: Returns the field of some of the samples, for samples with different fields; None: ``f`` is that of all.
 
     Returns:
         The solution, differentiable like that of `odesolve`. ``error_norms`` (n, B) are those of the first pass;
@@ -82,14 +109,15 @@ def odesolve_on_prediction_grid(
     if y0.shape[0] == 0:
         return odesolve(f, y0, times, rtol, atol, method, control="sample")
     problem = Problem(f, y0, times, 0.0, tableau, Tolerance(rtol, atol), per_sample=True)
-    return _PredictionGridSolve(problem, edges.double().tolist()).run()
+    return _PredictionGridSolve(problem, edges.double().tolist(), field_of).run()
 
 
 class _PredictionGridSolve:
     """Passes over finer and finer grids until every sample meets the tolerance."""
 
-    def __init__(self, problem: Problem, edges: list[float]) -> None:
+    def __init__(self, problem: Problem, edges: list[float], field_of: FieldOf | None) -> None:
         self._problem = problem
+        self._field_of = field_of or (lambda samples: problem.f)
         self._own_end = problem.times.detach().to(torch.float64).max(dim=0).values.expand(problem.y0.shape[0])
         self._edges = extend_edges(edges, float(self._own_end.max()))
         self._evaluations = self._halvings = 0
@@ -122,7 +150,7 @@ class _PredictionGridSolve:
         return times if times.ndim == 1 else times[:, samples]
 
     def _replay(self, samples: Int[Tensor, " n"]) -> Replay:
-        p, f = self._problem, self._problem.f
+        p, f = self._problem, self._field_of(samples)
         if p.times.ndim == 2:
             f = _stopping(f, self._edges, self._own_end[samples], p.y0[samples])
         self._evaluations += p.tableau.evaluations(len(self._edges) - 1)
@@ -142,7 +170,9 @@ class _PredictionGridSolve:
     def _solve_adaptively(self, samples: Int[Tensor, " n"]) -> Tensor:
         p = self._problem
         times, tolerance = self._times_of(samples), p.tolerance
-        solution = odesolve(p.f, p.y0[samples], times, tolerance.rtol, tolerance.atol, p.tableau, control="sample")
+        solution = odesolve(
+            self._field_of(samples), p.y0[samples], times, tolerance.rtol, tolerance.atol, p.tableau, control="sample"
+        )
         self._evaluations += solution.stats.n_evaluations
         return solution.states
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ltnode.ode.step import Field
 from ltnode.ode.tableau import ButcherTableau
 from ltnode.typing import Tensor
 
+_MAX_EDGES = 100_000
 TARGET = 0.8
 """Error norm that a new grid aims at; below 1, so that the grid stays valid while training changes the field."""
 
@@ -96,8 +98,17 @@ class TrainingGrid:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
-        self.edges = None if state["edges"] is None else [float(t) for t in state["edges"]]
+        """Restore the state that `state_dict` returned.
+
+        Raises:
+            InputError: The edges are not finite, do not increase, or are too many; solving on them would take forever.
+        """
+        edges = None if state["edges"] is None else [float(t) for t in state["edges"]]
+        if edges is not None and not (
+            2 <= len(edges) <= _MAX_EDGES and all(map(math.isfinite, edges)) and all(a < b for a, b in itertools.pairwise(edges))
+        ):
+            raise InputError(f"a training grid must have 2 to {_MAX_EDGES} finite edges that increase, not {len(edges)} others")
+        self.edges = edges
         self.n_solves, self.n_failed_checks = int(state["n_solves"]), int(state["n_failed_checks"])
         self.n_searches = int(state["n_searches"])
         self._largest = float(state["largest"])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
-from ltnode.errors import InputError
+from ltnode.data.parts import Parts, split_parts
+from ltnode.errors import ConfigError, InputError
 from ltnode.models import Model
 from ltnode.models.step import Batch
 from ltnode.training.config import TrainConfig
@@ -20,6 +22,11 @@ _ORDER = 1
 """Separates the random numbers of the data order from those of augmentation and end-times, which also hash the seed."""
 _BLOCK = 32
 """Number of batches that are augmented and normalised together on CUDA."""
+_TAUGHT = 1024
+"""Largest number of inputs that a teacher gets at once, which bounds its memory."""
+
+Teacher = Callable[[Tensor], Tensor]
+"""Maps network inputs (B, ...), augmented as the student sees them, to class probabilities (B, C); draws no random numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,24 +36,44 @@ class TrainingData:
     dataset: Dataset
     train: Split
     validation: Split | None
+    calibration: Split | None
     config: TrainConfig
     dtype: torch.dtype
+    parts: Parts
+    teacher: Teacher | None = None
 
     @classmethod
-    def of(cls, dataset: Dataset, model: Model, config: TrainConfig, device: torch.device) -> TrainingData:
-        """Check the data against the model, and move what ``limit`` and ``validation_fraction`` choose to the device."""
+    def of(
+        cls, dataset: Dataset, model: Model, config: TrainConfig, device: torch.device, teacher: Teacher | None = None
+    ) -> TrainingData:
+        """Check the data against the model, and move the parts that the configuration chooses to the device.
+
+        Args:
+            dataset: The data.
+            model: The model.
+            config: ``limit``, held-out fractions and batch size.
+            device: Device of the training.
+            teacher: Gives probabilities that the model is trained towards; None trains towards the labels.
+
+        Raises:
+            InputError: The data do not fit the model, or there are too few examples.
+            ConfigError: There is a teacher, and the model cannot learn from one.
+        """
         check_fit(dataset, model)
-        if config.limit is not None:
-            dataset = dataset.subset(min(config.limit, dataset.n_train))
-        validation = None
-        if config.validation_fraction > 0:
-            dataset, held = dataset.with_validation(config.validation_fraction, seed=config.seed)
-            validation = held.to(device)
+        if teacher is not None and not model.soft_targets:
+            raise ConfigError(f"{type(model).__name__} for {model.task} cannot be trained towards the probabilities of a teacher")
+        used, parts = held_out_parts(dataset, config)
+        validation, calibration = (
+            used.train.select(positions).to(device) if len(positions) else None
+            for positions in (parts.validation, parts.calibration)
+        )
+        if validation is not None or calibration is not None:
+            used = used.with_train(parts.fit)
         size = config.batch_size
-        if config.drop_last and size is not None and size > dataset.n_train:
-            raise InputError(f"batch_size must be <= {dataset.n_train} (all training examples) with drop_last, not {size}")
+        if config.drop_last and size is not None and size > used.n_train:
+            raise InputError(f"batch_size must be <= {used.n_train} (all training examples) with drop_last, not {size}")
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        return cls(dataset, dataset.train.to(device), validation, config, dtype)
+        return cls(used, used.train.to(device), validation, calibration, config, dtype, parts, teacher)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -82,7 +109,8 @@ class TrainingData:
                 else examples.x
             )
             step = epoch * self.steps_per_epoch + position
-            yield Batch(self._inputs(x), examples.y, indices, step, len(whole))
+            inputs = self._inputs(x)
+            yield Batch(inputs, examples.y, indices, step, len(whole), self._soft_targets(inputs, examples.y))
 
     def _cuda_batches(self, epoch: int, skip: int, order: Tensor, size: int) -> Iterator[Batch]:
         """Prepare many batches at a time, because the small kernels of one preparation would take longer than a training step."""
@@ -91,9 +119,26 @@ class TrainingData:
             indices = order[first * size : (positions[-1] + 1) * size]
             examples = self.train.select(indices)
             x = self._inputs(self.dataset.prepare(examples.x, seed=self.config.seed, epoch=epoch, indices=indices))
-            parts = zip(positions, x.split(size), examples.y.split(size), indices.split(size), strict=True)
-            for position, inputs, targets, chosen in parts:
-                yield Batch(inputs, targets, chosen, epoch * self.steps_per_epoch + position, len(chosen))
+            soft = self._soft_targets(x, examples.y)
+            softs = [None] * len(positions) if soft is None else soft.split(size)
+            parts = zip(positions, x.split(size), examples.y.split(size), indices.split(size), softs, strict=True)
+            for position, inputs, targets, chosen, taught in parts:
+                yield Batch(inputs, targets, chosen, epoch * self.steps_per_epoch + position, len(chosen), taught)
+
+    def _soft_targets(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """Return the teacher's probabilities of network inputs, mixed with the labels by ``distill_weight``; None without one."""
+        if self.teacher is None or not len(x):
+            return None
+        with torch.no_grad():
+            taught = torch.cat([self.teacher(part) for part in x.split(_TAUGHT)]).to(self.dtype)
+        if taught.ndim != 2 or len(taught) != len(x):
+            raise InputError(
+                f"the teacher must return probabilities ({len(x)}, C) for {len(x)} inputs, not {tuple(taught.shape)}"
+            )
+        weight = self.config.distill_weight
+        if weight == 1:
+            return taught
+        return weight * taught + (1 - weight) * functional.one_hot(y, taught.shape[1]).to(self.dtype)
 
     def evaluation_inputs(self, split: Split, limit: int | None = None) -> tuple[Tensor, Tensor]:
         """Return the first examples of a split, normalised but not augmented, and their targets."""
@@ -110,11 +155,19 @@ class TrainingData:
             "n_classes": data.n_classes,
             "class_names": None if data.class_names is None else list(data.class_names),
             "normalise": None if data.normalise is None else {"mean": list(data.normalise.mean), "std": list(data.normalise.std)},
-            "n_validation": 0 if self.validation is None else len(self.validation),
+            "n_validation": len(self.parts.validation),
+            "n_calibration": len(self.parts.calibration),
+            **self.parts.checksums(),
         }
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x.to(self.dtype) if x.is_floating_point() else x
+
+
+def held_out_parts(dataset: Dataset, config: TrainConfig) -> tuple[Dataset, Parts]:
+    """Return the data set with the training examples that ``limit`` keeps, and the positions of their three parts."""
+    used = dataset if config.limit is None else dataset.subset(min(config.limit, dataset.n_train))
+    return used, split_parts(used.n_train, config.validation_fraction, config.calibration_fraction, config.parts_seed)
 
 
 def as_dataset(data: Any, model: Model) -> Dataset:

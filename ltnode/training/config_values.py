@@ -79,6 +79,7 @@ def to_plain(value: Any) -> Any:
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 _STRING = Rule("a string", lambda v: isinstance(v, str))
+_INTEGER = Rule("an integer", _is_integer)
 _COUNT = Rule("an integer >= 1", lambda v: _is_integer(v) and v >= 1)
 _FLAG = Rule("true or false", lambda v: isinstance(v, bool))
 _FRACTION = _number("a number >= 0 and < 1", lambda v: 0 <= v < 1)
@@ -87,12 +88,15 @@ _ROLES = Rule("a table of numbers by role", _is_table, dict)
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("model", "data", "preset"), _STRING.or_none()),
-    "seed": Rule("an integer", _is_integer),
+    "seed": _INTEGER,
+    "split_seed": _INTEGER.or_none(),
     **dict.fromkeys(("epochs", "keep_checkpoints", "log_every"), _COUNT),
     **dict.fromkeys(("batch_size", "limit", "checkpoint_epochs"), _COUNT.or_none()),
     "optimizer": _choice("sgd", "adam"),
     **dict.fromkeys(("lr", "weight_decay"), RATE),
-    **dict.fromkeys(("momentum", "validation_fraction"), _FRACTION),
+    **dict.fromkeys(("momentum", "validation_fraction", "calibration_fraction"), _FRACTION),
+    "averaging": _number("a number > 0 and < 1", lambda v: 0 < v < 1).or_none(),
+    "distill_weight": _number("a number > 0 and <= 1", lambda v: 0 < v <= 1),
     **dict.fromkeys(("nesterov", "drop_last", "tensorboard"), _FLAG),
     **dict.fromkeys(("role_lr", "role_weight_decay"), _ROLES),
     "schedule": _choice("milestones", "cosine"),

@@ -14,7 +14,7 @@ from ltnode.data import Dataset
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import ConfigError
 from ltnode.models import Model
-from ltnode.training.batches import as_dataset
+from ltnode.training.batches import Teacher, as_dataset
 from ltnode.training.concurrent import Turns, take_turns, widen_device_queues
 from ltnode.training.config import TrainConfig, train_preset
 from ltnode.training.distributed import Workers
@@ -33,6 +33,8 @@ class Job:
         config: Training configuration; None for the preset.
         out: Run folder; None writes nothing.
         on_log: Called with every line of the log.
+        teacher: Gives the class probabilities that the model is trained towards, for exactly the inputs of each step; None trains
+            towards the labels. ``config.distill_weight`` mixes both.
     """
 
     model: Model
@@ -40,6 +42,7 @@ class Job:
     config: TrainConfig | None = None
     out: str | Path | None = None
     on_log: OnLog | None = None
+    teacher: Teacher | None = None
 
 
 def fit(
@@ -50,9 +53,10 @@ def fit(
     *,
     resume: bool = False,
     on_log: OnLog | None = None,
+    teacher: Teacher | None = None,
 ) -> Run:
     """Train a model without choosing an operating point; `ltnode.fitting.fit` has the contract."""
-    return fit_together([Job(model, data, config, out, on_log)], resume=resume)[0]
+    return fit_together([Job(model, data, config, out, on_log, teacher)], resume=resume)[0]
 
 
 def fit_seeds(
@@ -115,7 +119,9 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | No
                 stream = torch.cuda.Stream(device) if device.type == "cuda" and len(jobs) > 1 else None
                 folder = None if job.out is None else Path(job.out)
                 with torch.cuda.stream(stream):  # does nothing for None
-                    training = Training(job.model, data, config, device, workers, folder, job.on_log, concurrent_runs)
+                    training = Training(
+                        job.model, data, config, device, workers, folder, job.on_log, concurrent_runs, job.teacher
+                    )
                 turns.append(Turns(training, stream))
             take_turns(turns, resume, concurrent_runs)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -20,22 +21,26 @@ from ltnode.models import Model
 from ltnode.ode import SolverError
 from ltnode.progress import progress_bar
 from ltnode.training import checkpoint, saving, tensor_file
-from ltnode.training.batches import TrainingData
+from ltnode.training.batches import Teacher, TrainingData
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
+from ltnode.training.finishing import averaged_weights, finish
 from ltnode.training.metrics_log import MetricsLog, tensorboard
 from ltnode.training.provenance import provenance
 from ltnode.training.run import Run, RunFolder
 from ltnode.training.status import RunStatus, TrainingError
-from ltnode.training.step import make_optimizers, make_step, set_learning_rates
+from ltnode.training.step import make_averages, make_optimizers, make_step, set_learning_rates
 from ltnode.training.stopping import stop_requests
 from ltnode.training.validation import observing, validate
 
 _LOG = logging.getLogger("ltnode")
 _DESCRIBED = 256
 """Number of training inputs on which a line of the log describes the model."""
-_FINISHING = 2048
-"""Number of training inputs on which the prediction grid is fitted."""
+
+_CHECKPOINT_SECONDS = 25.0
+"""Seconds between checkpoints where `checkpoint_minutes` allows more, so that a killed process loses less than 30 s of work."""
+_CHECKPOINT_COST = 100.0
+"""The interval is at least this many times as long as writing the last checkpoint took: it costs at most 1 % of the time."""
 
 OnLog = Callable[[Mapping[str, Any]], None]
 
@@ -56,17 +61,25 @@ class Training:
         out: Path | None,
         on_log: OnLog | None,
         concurrent_runs: int = 1,
+        teacher: Teacher | None = None,
     ) -> None:
         self.model, self.config, self.device, self.workers, self.on_log = model, config, device, workers, on_log
         self.concurrent_runs = concurrent_runs
-        self.data = TrainingData.of(dataset, model, config, device)
+        self.data = TrainingData.of(dataset, model, config, device, teacher)
         model.to(device).train()
         workers.same_start(model)
         self.optimizers = make_optimizers(model, config)
+        self.averages = make_averages(self.optimizers, config)
         example, _ = self.data.evaluation_inputs(self.data.train, 1)
-        n_data = len(self.data.train)
         self.step_function = make_step(
-            model, self.optimizers, config, n_data, workers=workers, example=example, concurrent_runs=concurrent_runs
+            model,
+            self.optimizers,
+            config,
+            len(self.data.train),
+            workers=workers,
+            averages=self.averages,
+            example=example,
+            concurrent_runs=concurrent_runs,
         )
         self.folder = None if out is None else RunFolder(out)
         self.result = Run(model, config, out)
@@ -75,6 +88,7 @@ class Training:
         self.seconds_before = 0.0
         self.began = self.saved_at = time.monotonic()
         self.saved_step = -1
+        self._checkpoint_interval = _CHECKPOINT_SECONDS
 
     @property
     def total_steps(self) -> int:
@@ -87,7 +101,7 @@ class Training:
         return self.seconds_before + time.monotonic() - self.began
 
     def run(self, resume: bool) -> Run:
-        """Start or continue, train, finish, and record the result; SIGINT and SIGTERM stop the training between two steps."""
+        """Start or continue, train, finish, and record the result; a signal to stop takes effect between two steps."""
         with (
             stop_requests(enabled=self.workers.world == 1) as stop,
             progress_bar("training", self.total_steps, "steps", self.workers.is_writer) as report,
@@ -133,9 +147,12 @@ class Training:
 
     def _open(self, folder: RunFolder, resume: bool) -> bool:
         """Start or continue the run in a folder; returns True if it is already complete."""
-        description = {"model": saving.portable_spec(self.model), "data": self.data.describe()}
+        description = {"model": saving.portable_spec(self.model), "data": self.data.describe(), **self._taught_by()}
         latest, complete = self.workers.agree(
-            lambda: (folder.open(description, self.config, resume), folder.status() is RunStatus.COMPLETE)
+            lambda: (
+                folder.open(description, self.config, resume, self._start_digest(), self._check_state),
+                folder.status() is RunStatus.COMPLETE,
+            )
         )
         if complete and self._load_complete(folder):
             return True
@@ -162,16 +179,36 @@ class Training:
         _LOG.info("%s: the run is already complete", folder.path)
         return True
 
+    def _start_digest(self) -> str:
+        weights = checkpoint.model_tensors(self.model)
+        return tensor_file.digest({name: value.detach().cpu().contiguous() for name, value in weights.items()})
+
+    def _check_state(self, found: checkpoint.Checkpoint) -> None:
+        """Refuse a checkpoint whose counters cannot be those of this run."""
+        state = found.state
+        place = divmod(found.step, self.data.steps_per_epoch)
+        if found.step > self.total_steps or (state.get("epoch"), state.get("position")) != place:
+            raise CheckpointError(f"it is at step {found.step} of {self.total_steps}, in an epoch that does not fit")
+        size, seconds = state.get("metrics_bytes"), state.get("seconds")
+        if not isinstance(size, int) or size < 0 or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise CheckpointError("its size of the log or its time is not a number >= 0")
+        if not isinstance(state.get("solver"), dict) or not isinstance(state.get("log"), dict):
+            raise CheckpointError("its state of the solver or of the log is missing")
+
     def _restore(self, folder: RunFolder, latest: checkpoint.Checkpoint) -> None:
-        checkpoint.restore_training(self.model, self.optimizers, latest, folder.checkpoints)
-        self.model.load_solver_state(latest.state["solver"])
+        try:
+            checkpoint.restore_training(self.model, self.optimizers, latest, folder.checkpoints, self.averages)
+            self.model.load_solver_state(latest.state["solver"])
+            self.log.load_state(latest.state["log"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = f"the state in {folder.checkpoints} cannot be restored ({type(error).__name__}: {error})"
+            raise CheckpointError(f"{reason}; restore it from a backup, or train in another folder") from error
         self.steps_done = self.saved_step = latest.step
         if self.workers.is_writer:
             checkpoint.restore_generators(latest.tensors)
             self.result.history = folder.truncate_metrics(latest.state["metrics_bytes"])
         else:
             torch.manual_seed(hash_counters(self.config.seed, self.workers.rank, latest.step) >> 1)
-        self.log.load_state(latest.state["log"])
         self.seconds_before = latest.state["seconds"]
         epoch, position = divmod(self.steps_done, self.data.steps_per_epoch)
         _LOG.info("%s: resumed from step %d (epoch %d, batch %d)", folder.path, self.steps_done, epoch, position)
@@ -223,7 +260,7 @@ class Training:
             line["learnt"] = self.model.describe(x)
         line |= self.step_function.counts()
         if self._validation_is_due() and self.workers.is_writer:
-            with observing(self.model, self.device):
+            with averaged_weights(self.model, self.averages, self.data), observing(self.model, self.device):
                 line["validation"] = validate(self.model, self.data)
         self.result.history.append(line)
         if self.folder is not None and self.workers.is_writer:
@@ -239,7 +276,7 @@ class Training:
         epochs, position = divmod(self.steps_done, self.data.steps_per_epoch)
         every, minutes = self.config.checkpoint_epochs, self.config.checkpoint_minutes
         return (every is not None and position == 0 and epochs % every == 0) or (
-            minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
+            minutes is not None and time.monotonic() - self.saved_at >= min(60 * minutes, self._checkpoint_interval)
         )
 
     def _save(self) -> None:
@@ -250,6 +287,7 @@ class Training:
         """
         if self.folder is None or not self.workers.is_writer or self.steps_done == self.saved_step:
             return
+        began = time.monotonic()
         if not all(bool(torch.isfinite(p).all()) for p in self.model.parameters()) or not self.log.is_finite():
             raise TrainingError(RunStatus.NON_FINITE, f"a parameter became NaN or infinite before step {self.steps_done}")
         epoch, position = divmod(self.steps_done, self.data.steps_per_epoch)
@@ -261,24 +299,28 @@ class Training:
             "solver": self.model.solver_state(),
             "seconds": self.seconds,
         }
-        tensors = checkpoint.training_tensors(self.model, self.optimizers)
-        reached = checkpoint.Checkpoint(self.steps_done, tensors, state)
+        tensors = checkpoint.training_tensors(self.model, self.optimizers, self.averages)
+        reached = checkpoint.Checkpoint(self.steps_done, tensors, state, self.folder.identity)
         checkpoint.write(self.folder.checkpoints, reached, self.config.keep_checkpoints)
         self.saved_at, self.saved_step = time.monotonic(), self.steps_done
+        self._checkpoint_interval = max(_CHECKPOINT_SECONDS, _CHECKPOINT_COST * (self.saved_at - began))
 
     # -- ending --------------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """Fit what predictions need besides weights, save the model, and record the result."""
-        x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
-        self.model.eval()
+        """Use the averaged weights, fit what predictions need besides weights, save the model, and record the result."""
         try:
-            self.model.finish_training(x, y)
+            finish(self.model, self.data, self.averages)
         except SolverError as error:
             raise TrainingError(RunStatus.SOLVER_FAILED, f"fitting the prediction grid after the last step: {error}") from error
         if self.folder is not None and self.workers.is_writer:
             saving.write_weights(self.model, self.folder.path)
         self._end(RunStatus.COMPLETE)
+
+    def _taught_by(self) -> dict[str, Any]:
+        """What a teacher says about itself, for the records of the run."""
+        record = getattr(self.data.teacher, "record", None)
+        return {} if record is None else {"teacher": record}
 
     def _end(self, status: RunStatus, message: str | None = None) -> None:
         self.result.status = status
@@ -290,6 +332,7 @@ class Training:
             "concurrent_runs": self.concurrent_runs,
             "last": self.result.history[-1] if self.result.history else None,
             "provenance": provenance(self.config, self.data.describe(), self.device, self.seconds),
+            **self._taught_by(),
         }
         if self.folder is not None and self.workers.is_writer:
             files.write_json(self.folder.results, self.result.results)

@@ -9,10 +9,11 @@ results.json         status, last metrics, provenance
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from ltnode.training.run_config import CONFIG, RUN_FOLDER_FORMAT, read_run_confi
 from ltnode.training.status import RunStatus
 
 _LOG = logging.getLogger("ltnode")
+_MAX_LOG_BYTES = 4 << 30
 
 
 @dataclass(repr=False)
@@ -64,6 +66,8 @@ class RunFolder:
         self.config_path = path / CONFIG
         self.metrics = path / "metrics.jsonl"
         self.results = path / "results.json"
+        self.identity: str | None = None
+        """What tells this run from others with the same model; set by `open`."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -91,8 +95,17 @@ class RunFolder:
         finally:
             os.close(descriptor)
 
-    def open(self, description: dict[str, Any], config: TrainConfig, resume: bool) -> checkpoint.Checkpoint | None:
-        """Start a run in this folder, or return the last undamaged checkpoint from which to continue it; None for step 0.
+    def open(
+        self,
+        description: dict[str, Any],
+        config: TrainConfig,
+        resume: bool,
+        start: str = "",
+        check: Callable[[checkpoint.Checkpoint], None] = lambda found: None,
+    ) -> checkpoint.Checkpoint | None:
+        """Start a run in this folder, or return the last usable checkpoint from which to continue it; None for step 0.
+
+        ``start`` is a digest of the initial weights, and ``check`` raises a CheckpointError for an unusable checkpoint.
 
         Raises:
             CheckpointError: The folder holds a run and ``resume`` is False, holds something else, or is damaged.
@@ -101,6 +114,7 @@ class RunFolder:
         content = {"format": RUN_FOLDER_FORMAT, "kind": "run", "train": config.to_json(), **description}
         if not self._holds_something():
             self._make()
+            self.identity = content["run"] = _digest([config.hash, description, start])
             files.remove_leftovers(self.path)
             files.write_json(self.config_path, content)
             return None
@@ -115,28 +129,37 @@ class RunFolder:
         if existing["kind"] != "run":
             raise CheckpointError(f"{self.path} holds a saved model, not a run; choose another folder")
         self._compare(existing, content)
+        self.identity = existing.get("run")
         files.remove_leftovers(self.path)
         files.remove_leftovers(self.checkpoints)
-        return checkpoint.latest(self.checkpoints)
+
+        def check_all(found: checkpoint.Checkpoint) -> None:
+            if found.run != self.identity:
+                raise CheckpointError("it belongs to another run")
+            check(found)
+
+        return checkpoint.latest(self.checkpoints, check_all)
 
     def status(self) -> RunStatus:
         """Return the status in results.json; a run that was killed is still ``RUNNING``."""
         try:
-            return RunStatus(json.loads(self.results.read_text(encoding="utf-8"))["status"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return RunStatus(self.read_results()["status"])
+        except (CheckpointError, ValueError, KeyError, TypeError):
             return RunStatus.RUNNING
 
     def truncate_metrics(self, size: int) -> list[dict[str, Any]]:
         """Truncate the log to its size at a checkpoint, so that no line is repeated; returns the remaining lines."""
-        content = self.metrics.read_bytes() if self.metrics.exists() else b""
+        content = files.read_bytes(self.metrics, _MAX_LOG_BYTES) if self.metrics.exists() else b""
         if len(content) < size:
             _LOG.warning("%s is shorter than at the checkpoint: some lines of the log are lost", self.metrics)
         kept = content[:size]
         kept = kept[: kept.rfind(b"\n") + 1]
         try:
-            lines = [json.loads(line) for line in kept.splitlines()]
+            lines = [files.parse_json(line) for line in kept.splitlines()]
         except ValueError as error:
             raise CheckpointError(f"{self.metrics} is damaged ({error}); repair or delete it") from error
+        if not all(isinstance(line, dict) for line in lines):
+            raise CheckpointError(f"{self.metrics} is damaged (a line is not a table); repair or delete it")
         if kept != content:
             files.write_bytes(self.metrics, kept)
         return lines
@@ -189,6 +212,8 @@ class RunFolder:
             ) from error
         if json.dumps(existing.get("model"), sort_keys=True) != json.dumps(requested["model"], sort_keys=True):
             differences.append(f"model: {existing.get('model')} -> {requested['model']}")
+        if existing.get("teacher") != requested.get("teacher"):
+            differences.append(f"teacher: {existing.get('teacher')} -> {requested.get('teacher')}")
         old, new = (description.get("data") or {} for description in (existing, requested))
         differences += [
             f"data.{key}: {old.get(key)} -> {new.get(key)}"
@@ -200,3 +225,7 @@ class RunFolder:
                 f"{self.path} cannot be resumed with another configuration: {'; '.join(differences)}. "
                 "Resume with the original values, or train in another folder"
             )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]

@@ -7,6 +7,7 @@ import torch
 from ltnode.accelerate.step import accelerated_step
 from ltnode.errors import ConfigError, unknown_name
 from ltnode.models import Model
+from ltnode.models.averaging import Averages, WeightAverage
 from ltnode.models.step import Batch, EagerStep, NonFiniteLossError, Optimizers, StepSettings, TrainingStep
 from ltnode.ode import SolverError
 from ltnode.training.config import TrainConfig
@@ -46,6 +47,7 @@ def make_step(
     n_data: int,
     *,
     workers: Workers | None = None,
+    averages: Averages | None = None,
     example: Tensor | None = None,
     concurrent_runs: int = 1,
 ) -> RunStep:
@@ -57,6 +59,7 @@ def make_step(
         config: Precision, seed and acceleration.
         n_data: Number of training examples.
         workers: The processes that share every batch.
+        averages: Averages of the weights, which every step updates; see `make_averages`.
         example: One input or more, from which an accelerated step is planned; None for the eager step.
         concurrent_runs: Number of trainings that share the device at the same time.
 
@@ -73,6 +76,7 @@ def make_step(
         reference=config.accelerate == "off",
         # On CUDA, where reading a loss would wait for the device, the engine checks the sums for the log instead.
         check=example is None or not on_cuda,
+        averages=averages,
     )
     return RunStep(eager if example is None else accelerated_step(eager, example, config.accelerate, concurrent_runs))
 
@@ -104,6 +108,16 @@ def make_optimizers(model: Model, config: TrainConfig) -> dict[str, torch.optim.
         if role not in {*seen, "variational"}:
             raise ConfigError(unknown_name("parameter role of this model", role, seen))
     return optimizers
+
+
+def make_averages(optimizers: Optimizers, config: TrainConfig) -> dict[str, WeightAverage]:
+    """Make one average of the weights per phase; none without ``averaging``."""
+    if config.averaging is None:
+        return {}
+    return {
+        phase: WeightAverage((p for group in optimizer.param_groups for p in group["params"]), config.averaging)
+        for phase, optimizer in optimizers.items()
+    }
 
 
 def set_learning_rates(optimizers: Optimizers, factor: float) -> None:

@@ -16,7 +16,7 @@ from ltnode.device import autocast
 from ltnode.models import Model, build, execution
 from ltnode.models.step import Batch, EagerStep, StepSettings
 from ltnode.training import TrainConfig
-from ltnode.training.step import make_optimizers
+from ltnode.training.step import make_averages, make_optimizers
 
 CONFIG = TrainConfig(model="sde-net", data="mnist", optimizer="sgd", lr=0.05, momentum=0.9, weight_decay=1e-3)
 SETTINGS = StepSettings(n_data=1000)
@@ -41,9 +41,14 @@ def batch(step: int, size: int, device: str) -> Batch:
 
 @pytest.mark.no_typecheck  # an emulated graph is not a torch.cuda.CUDAGraph
 def test_both_phases_are_those_of_the_eager_step(emulated: None):
-    """Parts of both losses and all weights agree over batches of two sizes; only the flat update rounds differently (1e-5)."""
+    """Parts of both losses, all weights and their averages agree over batches of two sizes; only the update rounds differently.
+
+    Tolerance 1e-5 for the weights.
+    """
     reference, captured = sde_net("cpu"), sde_net("cpu")
-    eager, step = EagerStep(*reference, SETTINGS), PhasesGraphStep(*captured, SETTINGS)
+    averages = [make_averages(optimizers, CONFIG.replace(averaging=0.9)) for _, optimizers in (reference, captured)]
+    eager = EagerStep(*reference, SETTINGS, averages=averages[0])
+    step = PhasesGraphStep(*captured, SETTINGS, averages=averages[1])
     for number, size in enumerate((6, 6, 4, 6)):
         torch.manual_seed(number)
         expected = eager(batch(number, size, "cpu"))
@@ -53,6 +58,9 @@ def test_both_phases_are_those_of_the_eager_step(emulated: None):
         assert floats(got) == pytest.approx(floats(expected), rel=1e-4, abs=1e-5), number
     for (name, a), b in zip(reference[0].named_parameters(), captured[0].parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=name)
+    for phase in reference[0].phases:
+        for one, other in zip(averages[0][phase].averaged(), averages[1][phase].averaged(), strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-5)
     assert step.counts() == {"masked_updates": 0}
 
 

@@ -37,7 +37,7 @@ class EnsembleContract(ModelContract):
     def roughen(self, model: Model) -> bool:
         """Its first member."""
         assert isinstance(model, Ensemble)
-        return LatentTimeContract.roughen(self, model.members[0])  # type: ignore[arg-type]
+        return LatentTimeContract.roughen(self, model.networks[0])  # type: ignore[arg-type]
 
 
 class TestEnsemble(EnsembleContract):
@@ -55,13 +55,13 @@ def test_ensemble_loss_is_the_sum_of_independent_networks():
     model, x, y = ensemble(), torch.randn(6, 2), torch.randint(3, (6,))
     loss = model.loss(x, y)
     loss.backward()
-    alone = [member.loss(x, y) for member in model.members]
+    alone = [member.loss(x, y) for member in model.networks]
     torch.testing.assert_close(loss, torch.stack(alone).sum())
-    for member, own in zip(model.members, alone, strict=True):
+    for member, own in zip(model.networks, alone, strict=True):
         gradients = torch.autograd.grad(own, list(member.parameters()))
         for p, gradient in zip(member.parameters(), gradients, strict=True):
             torch.testing.assert_close(p.grad, gradient)
-    starts = [member.field.layers[0].weight for member in model.members]
+    starts = [member.field.layers[0].weight for member in model.networks]
     assert not torch.equal(starts[0], starts[1])
 
 
@@ -70,13 +70,13 @@ def test_ensemble_members_train_as_if_alone(tmp_path: Path):
     data, model = ltnode.data.gap_data(40), build("ensemble", "synthetic", seed=0, width=6, members=2)
     config = ltnode.TrainConfig(epochs=4, batch_size=16, optimizer="sgd", lr=0.02, weight_decay=1e-3, device="cpu")
     lone = []
-    for member in model.members:
+    for member in model.networks:
         node = build("node", "synthetic", width=6)
         node.load_state_dict(member.state_dict())
         ltnode.fit(node, data, config)
         lone.append(node)
     ltnode.fit(model, data, config)
-    for member, node in zip(model.members, lone, strict=True):
+    for member, node in zip(model.networks, lone, strict=True):
         for a, b in zip(member.parameters(), node.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
@@ -84,7 +84,7 @@ def test_ensemble_members_train_as_if_alone(tmp_path: Path):
 def test_ensemble_members_take_turns():
     """S = 2 M repeats every network, S < M takes the first S; the probabilities for S = M are the mean."""
     model, x = ensemble(), torch.randn(4, 2)
-    single = torch.stack([member.predict(x, samples=1).probs for member in model.members])
+    single = torch.stack([member.predict(x, samples=1).probs for member in model.networks])
     torch.testing.assert_close(model.predict(x, samples=3).probs, single.mean(dim=0))
     torch.testing.assert_close(model.predict(x, samples=6).member_probs, torch.cat([single, single]))
     torch.testing.assert_close(model.predict(x, samples=2).member_probs, single[:2])
@@ -93,12 +93,12 @@ def test_ensemble_members_take_turns():
 def test_ensemble_noise_is_the_root_of_the_mean_variance():
     model = ensemble("synthetic")
     with torch.no_grad():
-        for std, member in zip((0.1, 0.2, 0.4), model.members, strict=True):
+        for std, member in zip((0.1, 0.2, 0.4), model.networks, strict=True):
             member.likelihood.log_std.fill_(math.log(std))
     p = model.predict(torch.randn(5, 1), samples=3)
     assert float(p.noise_std) == pytest.approx(math.sqrt((0.01 + 0.04 + 0.16) / 3))
     assert p.stats is not None
-    single = [member.predict(torch.randn(5, 1), samples=1).stats for member in model.members]
+    single = [member.predict(torch.randn(5, 1), samples=1).stats for member in model.networks]
     assert p.stats.n_evaluations == sum(s.n_evaluations for s in single)
 
 

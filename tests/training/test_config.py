@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import itertools
+import json
 import math
 import warnings
 
@@ -11,7 +14,9 @@ import torch
 
 import ltnode
 from ltnode.errors import ConfigError
+from ltnode.models import MODELS
 from ltnode.training import TrainConfig, train_preset
+from ltnode.training.config import FREE_ON_RESUME, LATER_KEYS
 from ltnode.training.config_values import RULES
 
 
@@ -73,6 +78,11 @@ def test_overrides_are_read_in_the_type_of_their_key():
         ("role_lr.variational=-1", "role_lr.variational must be a finite number >= 0"),
         ("decay=0", "a number > 0"),
         ("validation_fraction=1", "< 1"),
+        ("calibration_fraction=-0.1", "a number >= 0 and < 1"),
+        ("averaging=1.0", "averaging must be a number > 0 and < 1, or none, not 1.0"),
+        ("averaging=0", "or none"),
+        ("split_seed=0.5", "an integer, or none"),
+        ("distill_weight=0", "> 0 and <= 1"),
         ("precision=fp8", "'fp32', 'tf32', 'bf16'"),
         ("device=tpu", "'cuda:N'"),
         ("checkpoint_minutes=0", "> 0"),
@@ -166,6 +176,24 @@ def test_the_hash_sees_what_decides_the_result_and_nothing_else():
     assert len(config.hash) == 16
 
 
+def test_a_configuration_of_an_earlier_version_keeps_its_hash_and_can_be_resumed():
+    """Version 0.1 had none of the later keys: their defaults describe its trainings, and its hash of the defaults is known."""
+    old = {key: value for key, value in TrainConfig(seed=5).to_json().items() if key not in LATER_KEYS}
+    read = TrainConfig.from_json(old)
+    assert read == TrainConfig(seed=5) and not read.differences(TrainConfig(seed=5))
+    decisive = {key: value for key, value in old.items() if key not in FREE_ON_RESUME}
+    assert read.hash == hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+    for key, value in (("averaging", 0.99), ("calibration_fraction", 0.1), ("split_seed", 0), ("distill_weight", 0.5)):
+        changed = read.replace(**{key: value})
+        assert changed.hash != read.hash and read.differences(changed) == [f"{key}: {LATER_KEYS[key]!r} -> {value!r}"]
+
+
+def test_held_out_parts_must_leave_something_and_have_their_own_seed():
+    with pytest.raises(ConfigError, match="their sum must be < 1, not 1.1"):
+        TrainConfig(validation_fraction=0.5, calibration_fraction=0.6)
+    assert TrainConfig(seed=3).parts_seed == 3 and TrainConfig(seed=3, split_seed=0).parts_seed == 0
+
+
 def test_milestones_and_cosine_are_functions_of_the_epoch():
     """The factors are 0.1 per passed milestone, and (1 + cos(pi e / n)) / 2."""
     steps = TrainConfig(epochs=10, milestones=(3, 6), decay=0.1)
@@ -187,6 +215,27 @@ def test_the_paper_presets_are_the_tables_of_the_paper():
     line = train_preset("lt-node", "synthetic", "paper")
     assert (line.epochs, line.batch_size, line.milestones, line.lr) == (3000, None, (1000, 2000), 1e-3)
     assert line.weight_decay == 1e-4 and line.role_options("variational") == (1e-3, 0.0)
+    for model, data in itertools.product(MODELS, ("mnist", "svhn", "cifar10", "synthetic")):
+        config = train_preset(model, data, "paper").to_json()
+        assert {key: config[key] for key in LATER_KEYS} == LATER_KEYS  # nothing averaged, nothing held out for calibration
+
+
+@pytest.mark.parametrize(
+    ("data", "epochs", "milestone"), [("mnist", 20, 13), ("fashion-mnist", 20, 13), ("svhn", 45, 30), ("cifar10", 200, 133)]
+)
+def test_the_default_recipe_averages_weights_and_holds_out_two_parts(data: str, epochs: int, milestone: int):
+    """The same for all models but for the weight decay, which a search chose; comparisons keep the paper's values."""
+    for model, weight_decay in {"node": 3e-4, "uni-node": 2e-4, "lt-node": 5e-4, "alt-node": 5e-4}.items():
+        config = train_preset(model, data)
+        assert (config.epochs, config.milestones, config.decay) == (epochs, (milestone,), 0.2)
+        assert (config.optimizer, config.lr, config.momentum, config.weight_decay) == ("sgd", 0.1, 0.9, weight_decay)
+        assert (config.averaging, config.validation_fraction, config.calibration_fraction) == (0.999, 0.02, 0.05)
+        assert config.split_seed == 0
+    for model in ("sde-net", "node-gp"):
+        assert train_preset(model, data) == train_preset(model, data, "paper").replace(preset="default")
+        assert train_preset(model, "synthetic").calibration_fraction == 0
+    vectors = train_preset("lt-node", "synthetic")
+    assert (vectors.averaging, vectors.validation_fraction, vectors.calibration_fraction) == (None, 0.1, 0.05)
 
 
 def test_presets_know_their_names_and_reject_others():

@@ -34,7 +34,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def assert_close_runs(one: Path, other: Path, atol: float) -> None:
     for name, value in weights(one).items():
-        if name != "grid":  # the prediction grid is fitted after training, and its number of steps may differ
+        # What is fitted after training amplifies rounding, and the number of steps of the prediction grid may differ.
+        if name.partition(".")[0] not in ("grid", "familiarity", "ranks", "widening"):
             torch.testing.assert_close(weights(other)[name], value, rtol=0, atol=atol)
     lines = [[(line["step"], line["epoch"]) for line in read_lines(folder)] for folder in (one, other)]
     assert lines[0] == lines[1]
@@ -86,6 +87,24 @@ def test_a_killed_process_ends_the_others_clearly_and_the_run_resumes_with_anoth
     assert json.loads((folder / "results.json").read_text())["status"] == "peer_lost"
     last = start(folder, changes=changes, options=FIXED)
     wait([last])
+    assert_close_runs(tmp_path / "one", folder, 1e-6)
+
+
+def test_when_the_writer_is_killed_all_others_end_with_a_message_and_two_continue_the_run(tmp_path):
+    """Of three processes the one that writes is killed: both others stop with the remedy, and two processes continue."""
+    changes = {"epochs": 16, "milestones": (8,)}
+    ltnode.fit(tiny_model(**FIXED), tiny_data(), tiny_config(**changes), out=tmp_path / "one")
+    folder = tmp_path / "three"
+    writer, *others = start_workers(folder, 3, changes=changes, options=FIXED)
+    while checkpoint.latest(folder / "checkpoints") is None and writer.is_alive():
+        time.sleep(0.01)
+    writer.kill()
+    for rank, process in enumerate(others, 1):
+        process.join(60)
+        assert process.exitcode == 3, f"process {rank} must end by itself"
+        message = (tmp_path / f"three-{rank}.log").read_text()
+        assert "could not reach the others" in message and "resume" in message
+    wait(start_workers(folder, 2, changes=changes, options=FIXED))
     assert_close_runs(tmp_path / "one", folder, 1e-6)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 import ltnode
 from ltnode.data import Dataset, Split
+from ltnode.models.averaging import WeightAverage
 from ltnode.training import RunStatus, checkpoint, fit_seeds
 from training.tiny import Stop, stop_at
 
@@ -117,6 +118,38 @@ def test_a_new_captured_step_takes_over_the_momentum(tmp_path: Path, monkeypatch
     kept = [found.tensors[f"optimizer.main.{index}.momentum_buffer"] for index in range(len(seen[0]))]
     assert all(torch.equal(a, b) for a, b in zip(seen[0], kept, strict=True))
     assert float(kept[0].abs().max()) > 0
+
+
+@pytest.mark.parametrize(("accelerate", "precision"), [("fused", "bf16"), ("fused", "fp32"), ("graph", "fp32"), ("off", "fp32")])
+def test_a_captured_training_ends_with_the_average_of_its_weights(accelerate: str, precision: str):
+    """Reference: the reference average of the weights at every step of the same training (float32 rounding, 1e-5).
+
+    A masked step leaves the weights as they are and is not counted.
+    """
+    trained = model(0).cuda()
+    expected, masked = WeightAverage(trained.parameters(), 0.9), [0]
+
+    def add(line: Any) -> None:
+        if line.get("masked_updates", 0) == masked[0]:
+            expected.update()
+        masked[0] = line.get("masked_updates", 0)
+
+    chosen = config(accelerate=accelerate, precision=precision, averaging=0.9, log_every=1, validation_fraction=0.1)
+    ltnode.fit(trained, images(), chosen, on_log=add)
+    for value, p in zip(expected.averaged(), trained.parameters(), strict=True):
+        torch.testing.assert_close(p.detach(), value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_captured_training_takes_the_targets_of_a_teacher():
+    """A teacher that knows the labels gives the training on labels, up to the order of sums."""
+
+    def knows(x: Tensor) -> Tensor:
+        labels = x.flatten(1)[:, :100].reshape(len(x), 10, 10).mean(dim=2).argmax(dim=1)
+        return torch.nn.functional.one_hot(labels, 10).float()
+
+    plain = ltnode.fit(model(0), images(), config())
+    taught = ltnode.fit(model(0), images(), config(), teacher=knows)
+    assert distance(change(plain, 0), change(taught, 0)) < 0.1
 
 
 def test_concurrent_runs_end_like_runs_alone(tmp_path: Path):

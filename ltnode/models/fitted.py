@@ -1,0 +1,37 @@
+"""Modules whose values are fitted after training: buffers that are empty until then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class FittedModule(nn.Module):
+    """A module with buffers that are empty until they are fitted, and whose sizes the fit determines.
+
+    A saved model restores them with the sizes in the file; a file without them, such as one of an earlier version, leaves the
+    module unfitted.
+    """
+
+    def declare(self, *names: str) -> None:
+        """Register empty buffers."""
+        for name in names:
+            self.register_buffer(name, torch.empty(0))
+
+    def shape_problem(self) -> str | None:
+        """Return what is wrong with the shapes or values of restored buffers; None if they fit together."""
+        return None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name, buffer in self._buffers.items():
+            assert buffer is not None
+            saved = state_dict.setdefault(prefix + name, buffer.new_empty(0))
+            if isinstance(saved, torch.Tensor):
+                self._buffers[name] = buffer.new_empty(saved.shape, dtype=saved.dtype)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        problem = self.shape_problem()
+        if problem is not None:
+            error_messages: list[str] = args[-1]
+            error_messages.append(f"{prefix.rstrip('.')}: {problem}")

@@ -1,0 +1,108 @@
+"""Features of the path h(t) of a solve: its states at fixed times, reduced to vectors of bounded size.
+
+A prediction solves the ODE up to its latest end-time anyway; the states at the fixed times come from the dense output of the
+same solve. They do not depend on the end-times of the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch.nn import functional
+
+from ltnode.typing import Float, Tensor
+
+N_TIMES = 7
+"""Number of fixed times, equally spaced from 0 to the end of the window."""
+_DENSITY_TIMES = (0, 1, 3, 6)
+"""Positions of the times that the density of pooled states uses; more of them detect little more and cost memory."""
+_LARGEST_WIDTH = 512
+_SMALL_STATE = 128
+"""Largest number of elements of a state that is not pooled."""
+_GROUPS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class PathFeatures:
+    """The path of a batch.
+
+    Attributes:
+        states: States at all fixed times, pooled over their positions.
+        shape: Pooled ReLU of the normalised states at the density's times; None for states without positions. The mean of a
+            state over its positions does not show how values are distributed over them; this does.
+        energy: ``-logsumexp`` of the logits at the last fixed time, larger = less familiar; None for regression.
+    """
+
+    states: Float[Tensor, "K B F"]
+    shape: Float[Tensor, "k B F"] | None
+    energy: Float[Tensor, " B"] | None
+
+    def vector(self) -> Float[Tensor, "B D"]:
+        """Return what the density uses as one vector per input: all states of vectors, or some pooled states and shapes."""
+        if self.shape is None:
+            return _flat(self.states)
+        return torch.cat([_flat(self.states[list(_DENSITY_TIMES)]), _flat(self.shape)], dim=1)
+
+    @classmethod
+    def cat(cls, parts: Sequence[PathFeatures]) -> PathFeatures:
+        """Concatenate the features of several batches."""
+        shapes = [part.shape for part in parts if part.shape is not None]
+        energies = [part.energy for part in parts if part.energy is not None]
+        return cls(
+            torch.cat([part.states for part in parts], dim=1),
+            torch.cat(shapes, dim=1) if shapes else None,
+            torch.cat(energies) if energies else None,
+        )
+
+
+def path_times(window_end: float, device: torch.device) -> Float[Tensor, " K"]:
+    """Return the fixed times in float64."""
+    return torch.linspace(0.0, window_end, N_TIMES, dtype=torch.float64, device=device)
+
+
+def path_features(states: Float[Tensor, "K B *state"], last_logits: Float[Tensor, "B C"] | None) -> PathFeatures:
+    """Return the features of states at the fixed times.
+
+    Vectors and small states stay as they are. States (B, C, ...) with positions, such as images, are averaged over them.
+    Sequences (B, L, C) are averaged over either axis, because neither is known to be the one of positions.
+
+    Args:
+        states: States at the fixed times.
+        last_logits: Logits at the last of them; None for regression.
+    """
+    energy = None if last_logits is None else -torch.logsumexp(last_logits, dim=-1)
+    if states.ndim <= 3 or states[0, 0].numel() <= _SMALL_STATE:
+        return PathFeatures(_bounded(states.flatten(2)), None, energy)
+    if states.ndim == 4:
+        return PathFeatures(_bounded(torch.cat([states.mean(dim=2), states.mean(dim=3)], dim=2)), None, energy)
+    positions = states.flatten(3)
+    return PathFeatures(_bounded(positions.mean(dim=3)), _bounded(_normalised_relu(positions[list(_DENSITY_TIMES)])), energy)
+
+
+def _normalised_relu(positions: Float[Tensor, "k B C P"]) -> Float[Tensor, "k B C"]:
+    """Compute the mean over all positions of the ReLU of states that are normalised per group of channels."""
+    times, batch, channels, _ = positions.shape
+    groups = max(n for n in range(1, _GROUPS + 1) if channels % n == 0)
+    normed = functional.group_norm(positions.flatten(0, 1), groups)
+    return functional.relu(normed).mean(dim=2).reshape(times, batch, channels)
+
+
+def _bounded(features: Float[Tensor, "K B F"]) -> Float[Tensor, "K B D"]:
+    """Reduce wide features to a bounded number: each is added, with a random sign, to one of as many sums (a count sketch)."""
+    width = features.shape[2]
+    if width <= _LARGEST_WIDTH:
+        return features
+    signed = functional.pad(features * _signs(width).to(features), (0, -width % _LARGEST_WIDTH))
+    return signed.unflatten(2, (-1, _LARGEST_WIDTH)).sum(dim=2)
+
+
+@cache
+def _signs(width: int) -> Float[Tensor, " F"]:
+    return torch.randint(2, (width,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
+
+
+def _flat(features: Float[Tensor, "K B F"]) -> Float[Tensor, "B D"]:
+    return features.transpose(0, 1).flatten(1)
