@@ -22,7 +22,7 @@ from ltnode.models.step import Batch
 from ltnode.ode import Stats
 from ltnode.training import TrainConfig, train_preset
 from ltnode.training.provenance import device_name, source_state
-from ltnode.training.step import make_optimizers, make_step
+from ltnode.training.step import make_averages, make_optimizers, make_step
 
 _WARM_UPS = 3
 _EXAMPLES = 50_000
@@ -99,7 +99,7 @@ def _training_steps(settings: Settings) -> Iterator[Timing]:
 def _step_timing(settings: Settings, way: str, config: TrainConfig, solver: dict[str, Any] | None) -> Timing:
     model = _model(settings, **({} if solver is None else {"solver": solver})).train()
     optimizers, batch = make_optimizers(model, config), _batch(settings)
-    step = make_step(model, optimizers, config, _EXAMPLES, example=batch.x[:1])
+    step = make_step(model, optimizers, config, _EXAMPLES, averages=make_averages(optimizers, config), example=batch.x[:1])
     number = iter(range(10**9))
     with product_precision(config.precision):
 

@@ -26,7 +26,7 @@ def test_the_reference_names_nothing_else():
 
 def test_there_are_about_forty():
     """A list that a newcomer can read: adding a name should mean that another one goes."""
-    assert len(ltnode.__all__) <= 45
+    assert len(set(ltnode.__all__) - {"__version__"}) <= 45
 
 
 @pytest.mark.parametrize(("old", "new"), [("KeptGrid", ltnode.TrainingGrid), ("ResultRow", ltnode.evaluation.ResultRow)])

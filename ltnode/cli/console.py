@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from rich.text import Text
 from ltnode.errors import InputError
 
 INTERRUPTED = 130
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Exit status after Ctrl-C."""
 _WIDTH = 160
 """Width of output to a file or a pipe, for which rich would assume 80 columns and cut tables."""
@@ -34,12 +36,25 @@ def err() -> Console:
 
 def error(message: str) -> None:
     """Write an error as one red line to standard error."""
-    err().print(Text.assemble(("error: ", "bold red"), (" ".join(message.split()), "red")), soft_wrap=True)
+    err().print(Text.assemble(("error: ", "bold red"), (printable(" ".join(message.split())), "red")), soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """Replace what a terminal would obey: names in files (of classes, for example) may hold escape sequences.
+
+    These are the control characters except tab and line break, and the marks that change the direction of text.
+    """
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def warn(message: str) -> None:
+    """Write a warning as one yellow line to standard error."""
+    err().print(Text(f"warning: {' '.join(message.split())}", style="yellow"), soft_wrap=True)
 
 
 def say(message: str, style: str = "") -> None:
     """Write a line of text to standard output."""
-    out().print(Text(message, style=style), soft_wrap=True)
+    out().print(Text(printable(message), style=style), soft_wrap=True)
 
 
 def example(*commands: str) -> str:
@@ -70,7 +85,7 @@ def table(
         else:
             grid.add_column(Text(name), justify="right", no_wrap=True)
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(Text(printable(cell)) for cell in row))
     out().print(grid)
 
 
@@ -78,7 +93,7 @@ def facts(values: Mapping[str, str]) -> None:
     """Write names and values to standard output, one pair per line."""
     grid = Table(show_header=False, box=None, pad_edge=False)
     for name, value in values.items():
-        grid.add_row(Text(name, style="dim"), Text(value))
+        grid.add_row(Text(printable(name), style="dim"), Text(printable(value)))
     out().print(grid)
 
 
@@ -118,7 +133,7 @@ class _LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
         style = "yellow" if record.levelno >= logging.WARNING else "dim"
-        err().print(Text(record.getMessage(), style=style), soft_wrap=True)
+        err().print(Text(printable(record.getMessage()), style=style), soft_wrap=True)
 
 
 def show_log() -> None:

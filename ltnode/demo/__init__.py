@@ -1,4 +1,5 @@
 """The demo: four models on one-dimensional data with a gap, as a table, figures and a page.
 
-Read in this order: ``demo`` (the entry point), ``training``, ``results`` (what is measured and checked), ``page``.
+Read in this order: ``demo`` (the entry point), ``training``, ``gaussian_process`` (the yardstick), ``results`` (what is measured
+and checked), ``page``.
 """

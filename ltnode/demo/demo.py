@@ -1,4 +1,4 @@
-"""``ltnode demo``: train four models on data with a gap in under three minutes, and show what they predict there.
+"""``ltnode demo``: train four models on data with a gap in under three minutes, and check what they predict without data.
 
 The demo uses the default settings, not the paper's: small networks without BatchNorm, Adam, fewer points, and posteriors that are
 truncated to the training window.
@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ltnode.data import gap_data
+from ltnode.demo.gaussian_process import fit_gaussian_process
 from ltnode.demo.page import draw_figures, setting_text, write_page
-from ltnode.demo.results import HEADER, WORDS, Row, cells, measure, verdicts
+from ltnode.demo.results import HEADER, WORDS, Row, cells, measure, measure_process, verdicts
 from ltnode.demo.training import POINTS, STEPS, Watch, one_thread, train_models
 from ltnode.errors import InputError, unknown_name
 from ltnode.files import read_json, remove_folder, write_json
@@ -28,9 +29,10 @@ DEFAULT_MODELS = ("node", "uni-node", "lt-node", "alt-node")
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The measurements, the path of the page, and the total wall time in seconds."""
+    """The measurements of the models and of the Gaussian process, the path of the page, and the total wall time in seconds."""
 
     rows: tuple[Row, ...]
+    process: Row
     page: Path
     seconds: float
 
@@ -62,13 +64,17 @@ def run_demo(
     provenance = {name: record["provenance"] for name, record in records.items()}
     with one_thread():
         trained = {name: load(folder) for name, folder in folders.items()}
-        rows = tuple(measure(model, name, data, float(provenance[name]["wall_time_s"])) for name, model in trained.items())
-        figures = draw_figures(out / "figures", trained, rows, data)
+        process = fit_gaussian_process(data.train.x, data.train.y)
+        seconds = {name: float(provenance[name]["wall_time_s"]) for name in folders}
+        rows = tuple(measure(model, name, data, process, seconds[name]) for name, model in trained.items())
+        yardstick = measure_process(process, data)
+        figures = draw_figures(out / "figures", trained, rows, data, process)
     setting = {"points": POINTS, "steps": steps, "seed": seed, "preset": "default", "optimizer": "adam"}
     shown = [{**asdict(row), "misses": list(row.misses)} for row in rows]
-    write_json(out / "results.json", {"setting": setting, "rows": shown, "provenance": provenance[models[0]]})
-    page = write_page(out, rows, figures, setting, provenance[models[0]])
-    return DemoResult(rows, page, time.monotonic() - began)
+    record = {"setting": setting, "rows": shown, "gaussian_process": asdict(yardstick), "provenance": provenance[models[0]]}
+    write_json(out / "results.json", record)
+    page = write_page(out, (*rows, yardstick), figures, setting, provenance[models[0]])
+    return DemoResult(rows, yardstick, page, time.monotonic() - began)
 
 
 def _folders(out: Path, models: Sequence[str]) -> dict[str, Path]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ltnode.data import Dataset, gap_grid
+from ltnode.demo.gaussian_process import GaussianProcess
 from ltnode.demo.results import HEADER, WORDS, Row, cells, verdicts
 from ltnode.demo.training import POINTS, STEPS, TOLERANCE
 from ltnode.models import Model
-from ltnode.report.figures_1d import Curve, posterior_figure, prediction_figure
+from ltnode.report.figures_1d import Curve, Outline, posterior_figure, prediction_figure
 from ltnode.report.gap import REGIONS, in_gap, truth
 from ltnode.report.page import Page
 from ltnode.report.posteriors import posterior_of, times_along
@@ -20,13 +21,16 @@ _MODELS = (
     "NODE, Uni-NODE, LT-NODE and ALT-NODE are the same network: the input becomes a state, the state follows a learnt "
     "differential equation until the end-time T, and the prediction is read from the state at T. They differ only in T. NODE has "
     "a single T and so a single answer everywhere. Uni-NODE draws T from a uniform distribution. LT-NODE learns a distribution "
-    "q(T), and ALT-NODE learns one for every input, q(T | x). Ten end-times of one solve give ten answers: they agree where the "
-    "data determine them, and differ elsewhere."
+    "q(T), and ALT-NODE learns one for every input, q(T | x). Ten end-times of one solve give ten answers. Where the path of an "
+    "input leaves those of the training data, a Gaussian process on the path takes over: it has learnt how far and how fast the "
+    "targets vary."
 )
 _COLUMNS = (
-    "Fit RMSE: error of the mean on the training data, whose noise has a standard deviation of 0.1. Std: spread of the members, "
-    "averaged over the training inputs and over -0.5 < x < 0.5. Field calls: evaluations of the field for a prediction of 800 "
-    "inputs with ten end-times, from one solve. P(T > 3) is 0 because by default T stays within the times that training covers."
+    "Fit RMSE: error of the mean on the training data, whose noise has a standard deviation of 0.1. Truth in ±2 std: share of x "
+    "in [-2, 2] at which the true function lies within two standard deviations of the mean, noise included. On data: mean "
+    "standard deviation in the two intervals with data, relative to the noise. Off data: mean standard deviation elsewhere, "
+    "relative to that of a Gaussian process with an RBF kernel on x, which maximises the evidence. Field calls: evaluations of "
+    "the field for a prediction of 800 inputs with ten end-times, from one solve."
 )
 
 
@@ -39,21 +43,28 @@ def setting_text(steps: int = STEPS) -> str:
     )
 
 
-def draw_figures(folder: Path, trained: Mapping[str, Model], rows: Sequence[Row], data: Dataset) -> list[SavedFigure]:
+def draw_figures(
+    folder: Path, trained: Mapping[str, Model], rows: Sequence[Row], data: Dataset, process: GaussianProcess
+) -> list[SavedFigure]:
     """Draw the predictions and, if there are any, the learnt end-times."""
     grid = gap_grid()
     curves = []
     for row in rows:
         predicted = trained[row.model].predict(grid)
-        detail = "one end-time, no spread" if row.ratio is None else f"std in the gap {row.ratio:.1f} × that on the data"
-        curves.append(Curve(row.model, row.title, grid[:, 0], predicted.mean, predicted.std, detail))
+        detail = f"truth in ±2 std at {row.coverage:.0%} of x"
+        curves.append(Curve(row.model, row.title, grid[:, 0], predicted.mean, predicted.total_std, detail))
     points = (data.train.x[:, 0], data.train.y)
+    outline = Outline("±2 std of a Gaussian process", *process.predict(grid))
     figures = [
         save_figure(
-            lambda theme: prediction_figure(theme, curves, points, regions=REGIONS, truth=truth(grid)),
+            lambda theme: prediction_figure(
+                theme, curves, points, regions=REGIONS, truth=truth(grid), outline=outline, spread="std with noise"
+            ),
             folder / "predictions",
-            alt="Predictive mean and bands of one and two standard deviations of each model on data with a gap",
-            caption="Data exist only in the shaded intervals. Bands show the spread over end-times, without observation noise.",
+            alt="Predictive mean and bands of one and two standard deviations of each model on data with a gap, and the band of "
+            "a Gaussian process",
+            caption="Data exist only in the shaded intervals. Bands include the observation noise. The thin lines enclose two "
+            "standard deviations of a Gaussian process on x.",
         )
     ]
     groups = {"the data": data.train.x, "the gap": grid[in_gap(grid)]}
@@ -76,7 +87,10 @@ def draw_figures(folder: Path, trained: Mapping[str, Model], rows: Sequence[Row]
 def write_page(
     out: Path, rows: Sequence[Row], figures: Sequence[SavedFigure], setting: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> Path:
-    """Write the page; returns its path. The first figure shows the predictions, the second one (if any) the end-times."""
+    """Write the page; returns its path.
+
+    The last row is that of the Gaussian process. The first figure shows the predictions, the second one (if any) the end-times.
+    """
     page = Page(
         "Neural ODEs that know what they do not know",
         "Models trained on data with a gap in the middle. A good model follows the data, and is uncertain where there are none.",
@@ -94,7 +108,7 @@ def write_page(
     page.heading("How this was made")
     page.paragraph(setting_text(setting["steps"]))
     page.paragraph("The trained models are in `runs`; each can be loaded with one line:")
-    page.code(_example(out / "runs" / rows[-1].model))
+    page.code(_example(out / "runs" / rows[-2].model))
     commit = provenance.get("git_commit")
     version = f"ltnode {provenance['version']}{f', commit {commit[:10]}' if commit else ''}"
     page.paragraph(f"{version}, seed {setting['seed']}, torch {provenance['torch']}, {provenance['device']}.")

@@ -1,7 +1,8 @@
 """scikit-learn estimators for tables: `LTNodeClassifier` and `LTNodeRegressor` (extra ``sklearn``).
 
-Read in this order: ``base`` (parameters, fit, predict), ``epochs`` (training with early stopping), ``held_out`` (how the held-out
-rows determine the confidence), ``classifier`` and ``regressor`` (labels and targets), ``uncertainty`` (the returned values).
+Read in this order: ``base`` (parameters, fit, predict), ``parts`` (which rows are held out), ``epochs`` (training with early
+stopping), ``held_out`` (how the held-out rows determine the confidence), ``classifier`` and ``regressor`` (labels and targets),
+``uncertainty`` (the returned values).
 """
 
 from ltnode.errors import missing_extra

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -19,6 +18,7 @@ from ltnode.checks import checked_count
 from ltnode.data import Split
 from ltnode.errors import InputError, unknown_name
 from ltnode.estimators.epochs import Course, Patience, TableTraining
+from ltnode.estimators.parts import draw_parts
 from ltnode.estimators.uncertainty import FloatArray
 from ltnode.models import InputSpec, LatentTimeODE, Prediction, build
 from ltnode.training import TrainConfig
@@ -40,7 +40,6 @@ _DTYPE = torch.float64
 _CHUNK = 4096
 _STEPS_PER_EPOCH = 8
 _BATCHES = (16, 256)
-_HELD_OUT_FROM = 50
 # The initial stem of ltnode.build is made for one feature and data with gaps; with several features, a quarter of its weights
 # gives a smoother start.
 _STEM_GAIN = 0.25
@@ -67,6 +66,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         max_epochs: int = 100,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.15,
+        calibration_fraction: float = 0.05,
         n_iter_no_change: int = 20,
         tol: float = 1e-3,
         warm_start: bool = False,
@@ -89,9 +89,13 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             batch_size: Rows per step; ``"auto"``: an eighth of the training rows, between 16 and 256.
             max_epochs: Largest number of passes over the training rows.
             early_stopping: Hold out ``validation_fraction`` of the rows, keep the epoch with the best held-out log-likelihood,
-                and fit the confidence of the predictions to them. ``"auto"``: only with 50 rows or more. False: train on all
-                rows, and let the training loss determine when to stop.
+                and fit to them how confident predictions are and how they widen for unfamiliar rows. ``"auto"``: only with 50
+                rows or more. False: train on all rows, and let the training loss determine when to stop; predictions of a
+                classifier then do not widen, and there is no familiarity.
             validation_fraction: Share of the rows that is held out; stratified by class if every class has enough rows.
+            calibration_fraction: Share of the rows, at least 19, that is held out in addition and chooses nothing. The distance
+                of a new row is ranked among theirs, which gives its familiarity. Nothing is held out of fewer than 100 rows,
+                without early stopping, or with 0; the familiarity is then NaN.
             n_iter_no_change: Stop after this many consecutive epochs without an improvement by more than ``tol``.
             tol: Smallest improvement that counts, in nats per example.
             warm_start: Start another ``fit`` from the weights and the standardisation of the last one.
@@ -110,6 +114,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self.max_epochs = max_epochs
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
+        self.calibration_fraction = calibration_fraction
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
@@ -125,17 +130,30 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         return bool(self.warm_start) and hasattr(self, "model_")
 
     def _fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> None:
-        """Train on validated inputs (N, D) and labels in 0..C-1 or standardised targets (N,)."""
+        """Train on validated inputs (N, D) and labels in 0..C-1 or targets (N,)."""
         self._check_parameters()
         seed = self._seed()
         if not self._goes_on():
-            self._begin(X, n_classes, seed)
+            self._split_seed = seed
+        # A fit that goes on with the same rows must not train on rows that were held out before.
+        fractions = float(self.validation_fraction), float(self.calibration_fraction)
+        labels = target if self._task == "classification" else None
+        parts = draw_parts(len(X), labels, self.early_stopping, *fractions, self._split_seed)
+        if not self._goes_on():
+            # Calibration rows must not influence anything, not even the standardisation.
+            known = np.arange(len(X)) if parts.calibrate is None else np.setdiff1d(np.arange(len(X)), parts.calibrate)
+            self._begin(X[known], target[known], n_classes, seed)
         table = self._table(X, target)
-        trained, held_out = self._hold_out(table, target, seed)
+        trained, held_out, calibration = (
+            None if rows is None else table.select(torch.from_numpy(rows)) for rows in (parts.fit, parts.select, parts.calibrate)
+        )
+        assert trained is not None
         training = TableTraining(self.model_, trained, self._config(len(trained), seed))
         patience = Patience(int(self.n_iter_no_change), float(self.tol))
         course = training.run(patience, held_out, int(self.samples), self._report if self.verbose else None)
         training.finish()
+        training.fit_familiarity(held_out, calibration, int(self.samples))
+        self.validation_rows_, self.calibration_rows_ = parts.select, parts.calibrate
         self.n_iter_ = len(course.losses)
         self.loss_curve_ = course.losses
         self.validation_scores_ = course.scores if held_out is not None else None
@@ -145,8 +163,9 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         """Train one pass over some rows; the first call fits the standardisation, and Adam's moments are kept between calls."""
         self._check_parameters()
         if not hasattr(self, "model_"):
-            self._begin(X, n_classes, self._seed())
+            self._begin(X, target, n_classes, self._seed())
             self.n_iter_, self.loss_curve_, self.validation_scores_ = 0, [], None
+        self.validation_rows_ = self.calibration_rows_ = None
         state = getattr(self, "_partial_state", None) or {"seed": self._seed(), "optimizers": None}
         config = self._config(len(X), state["seed"]).replace(schedule="milestones")
         training = TableTraining(self.model_, self._table(X, target), config, first_epoch=self.n_iter_)
@@ -157,7 +176,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ += 1
         self._partial_state = {**state, "optimizers": training.optimizer_state()}
 
-    def _begin(self, X: FloatArray, n_classes: int | None, seed: int) -> None:
+    def _begin(self, X: FloatArray, target: NDArray[Any], n_classes: int | None, seed: int) -> None:
         """Fit the standardisation, and build a model with new weights."""
         self.scaler_ = StandardScaler().fit(X)
         spec = InputSpec((X.shape[1],), self._task, n_classes)
@@ -174,6 +193,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _table(self, X: FloatArray, target: NDArray[Any]) -> Split:
+        """Network inputs and targets."""
         return Split(self._inputs(X), torch.tensor(target, dtype=torch.int64 if self._task == "classification" else _DTYPE))
 
     def _inputs(self, X: FloatArray) -> Tensor:
@@ -194,24 +214,6 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             accelerate="off",
         )
 
-    def _hold_out(self, table: Split, target: NDArray[Any], seed: int) -> tuple[Split, Split | None]:
-        rows = len(target)
-        held = round(self.validation_fraction * rows)
-        if not (rows >= _HELD_OUT_FROM if self.early_stopping == "auto" else self.early_stopping):
-            return table, None
-        if not 1 <= held < rows:
-            raise InputError(
-                f"validation_fraction must hold out at least 1 row and keep at least 1, but {self.validation_fraction} of {rows} "
-                f"rows holds out {held}; give more rows, or early_stopping=False"
-            )
-        classes = None
-        if self._task == "classification":
-            counts = np.bincount(target)
-            counts = counts[counts > 0]
-            classes = target if counts.min() >= 2 and min(held, rows - held) >= len(counts) else None
-        kept, out = train_test_split(np.arange(rows), test_size=held, random_state=seed, stratify=classes)
-        return table.select(torch.from_numpy(kept)), table.select(torch.from_numpy(out))
-
     def _report(self, course: Course) -> None:
         epoch = len(course.losses)
         if epoch % int(self.verbose) == 0:
@@ -228,6 +230,8 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"early_stopping must be True, False or 'auto', not {self.early_stopping!r}")
         if not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}")
+        if not 0 <= self.calibration_fraction < 1:
+            raise InputError(f"calibration_fraction must be at least 0 and below 1, not {self.calibration_fraction!r}")
         if not self.tol >= 0:
             raise InputError(f"tol must be a number >= 0, not {self.tol!r}")
 
@@ -242,6 +246,45 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             yield self.model_.predict(part.to(device), samples=int(self.samples))
 
     def _columns(self, X: Any, *names: str) -> list[FloatArray]:
-        """Attributes of the `Prediction` of all rows, as arrays."""
-        parts = [[getattr(p, name).cpu().numpy() for name in names] for p in self._predictions(X)]
+        """Attributes of the `Prediction` of all rows, as arrays; NaN where the model cannot tell."""
+        parts = [[_values(p, name) for name in names] for p in self._predictions(X)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def score_samples(self, X: Any) -> FloatArray:
+        """Familiarity scores (n_samples,): minus the distance of every row from the training rows; larger is more familiar.
+
+        Typical training rows score about 0; scores have no lower bound. They do not depend on how certain the prediction is, for
+        which `predict_uncertainty` has the entropy.
+
+        Raises:
+            InputError: The last training was a ``partial_fit``, which fits no distance.
+        """
+        check_is_fitted(self)
+        if not self.model_.has_familiarity:
+            raise InputError("score_samples needs the distance, which partial_fit does not fit; call fit with all rows")
+        return -self._columns(X, "distance")[0]
+
+    def explain_distance(self, X: Any) -> FloatArray:
+        """How much every column contributes to the distance of every row, (n_samples, n_features).
+
+        A value is the amount by which the distance of the row falls if the column is replaced by its mean over the training rows;
+        it is negative where that would make the row less familiar. Contributions of columns do not add up to the distance.
+
+        Raises:
+            InputError: The last training was a ``partial_fit``, which fits no distance.
+        """
+        check_is_fitted(self)
+        if not self.model_.has_familiarity:
+            raise InputError("explain_distance needs the distance, which partial_fit does not fit; call fit with all rows")
+        inputs = self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
+        device = next(self.model_.parameters()).device
+        contributions: FloatArray = self.model_.attribute_distance(inputs.to(device)).cpu().numpy()
+        return contributions
+
+
+def _values(prediction: Prediction, name: str) -> FloatArray:
+    value: Tensor | None = getattr(prediction, name)
+    if value is None:
+        return np.full(prediction.outputs.shape[1], np.nan)
+    array: FloatArray = value.cpu().numpy()
+    return array

@@ -33,6 +33,8 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
         n_iter_: Number of epochs that were run.
         loss_curve_: Mean training loss of every epoch.
         validation_scores_: Held-out log-likelihood of every epoch; None if no rows were held out.
+        validation_rows_, calibration_rows_: Numbers of the rows that were held out to choose, and of those that chose nothing;
+            None if no rows were.
     """
 
     _task = "classification"
@@ -84,15 +86,8 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
         return self.classes_[labels]
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Entropy of every prediction in nats, and its split into aleatoric and epistemic; see `Uncertainty`."""
-        return Uncertainty(*self._columns(X, "entropy", "aleatoric", "epistemic"))
-
-    def score_samples(self, X: Any) -> FloatArray:
-        """In-distribution scores (n_samples,): ``-entropy`` of the prediction in nats; larger is more in-distribution.
-
-        Scores lie between ``-log(n_classes)`` and 0. A row between two classes also gets a low score.
-        """
-        return -self._columns(X, "entropy")[0]
+        """Entropy of every prediction in nats, its two parts, and how familiar the row is; see `Uncertainty`."""
+        return Uncertainty(*self._columns(X, "entropy", "aleatoric", "epistemic", "distance", "familiarity"))
 
     def _checked_classes(self, labels: Any) -> NDArray[Any]:
         classes = np.unique(np.asarray(labels))

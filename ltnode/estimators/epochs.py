@@ -55,6 +55,7 @@ class TableTraining:
         device = choose_device(config.device)
         dataset = Dataset("table", model.task, table, table, model.spec["input"]["n_classes"])
         self.model, self.config, self.epoch, self.device = model.to(device), config, first_epoch, device
+        model.forget_familiarity()  # that of an earlier training belongs to other weights
         self.data = TrainingData.of(dataset, model, config, device)
         self.optimizers = make_optimizers(model, config)
         self._step = make_step(model, self.optimizers, config, len(table))
@@ -123,6 +124,23 @@ class TableTraining:
         self.model.eval()
         self.model.finish_training(x, y)
         self.model.zero_grad(set_to_none=True)
+
+    def fit_familiarity(self, select: Split | None, calibration: Split | None, samples: int) -> None:
+        """Fit what predictions need to know unfamiliar rows; call it after `finish`.
+
+        Args:
+            select: Held-out rows on which the widening of the predictions is chosen; without them they widen only as far as a
+                regression's process asks for.
+            calibration: Held-out rows that have chosen nothing, among which distances are ranked.
+            samples: Number of end-times per prediction.
+        """
+        self.model.fit_familiarity(self.data.train.x, self.data.train.y)
+        if select is not None:
+            select = select.to(self.device)
+            # The confidence on these rows is that of the softening already.
+            self.model.fit_widening(select.x, select.y, samples, temperature=False)
+        if calibration is not None:
+            self.model.calibrate_familiarity(calibration.to(self.device).x)
 
     def optimizer_state(self) -> dict[str, Any]:
         """State of the optimisers, to continue in a later call."""

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import column_or_1d, validate_data
 
+from ltnode.data import Split
 from ltnode.estimators.base import LTNodeEstimator
 from ltnode.estimators.uncertainty import FloatArray, RegressionUncertainty
 
@@ -33,17 +34,16 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         n_iter_: Number of epochs that were run.
         loss_curve_: Mean training loss of every epoch, in standardised units.
         validation_scores_: Held-out log-likelihood of every epoch, in standardised units; None if no rows were held out.
+        validation_rows_, calibration_rows_: Numbers of the rows that were held out to choose, and of those that chose nothing;
+            None if no rows were.
     """
 
     _task = "regression"
 
     def fit(self, X: Any, y: Any) -> LTNodeRegressor:
         """Train on inputs (n_samples, n_features) and targets (n_samples,)."""
-        goes_on = self._goes_on()
-        X, y = self._checked(X, y, reset=not goes_on)
-        if not goes_on:
-            self.target_scaler_ = StandardScaler().fit(y[:, None])
-        self._fit(X, self._standardised(y), None)
+        X, y = self._checked(X, y, reset=not self._goes_on())
+        self._fit(X, y, None)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> LTNodeRegressor:
@@ -51,12 +51,16 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
 
         The first rows determine the standardisation of inputs and targets, so they should be typical. No rows are held out.
         """
-        first = not hasattr(self, "model_")
-        X, y = self._checked(X, y, reset=first)
-        if first:
-            self.target_scaler_ = StandardScaler().fit(y[:, None])
-        self._partial_fit(X, self._standardised(y), None)
+        X, y = self._checked(X, y, reset=not hasattr(self, "model_"))
+        self._partial_fit(X, y, None)
         return self
+
+    def _begin(self, X: FloatArray, target: FloatArray, n_classes: int | None, seed: int) -> None:
+        self.target_scaler_ = StandardScaler().fit(target[:, None])
+        super()._begin(X, target, n_classes, seed)
+
+    def _table(self, X: FloatArray, target: FloatArray) -> Split:
+        return super()._table(X, self.target_scaler_.transform(target[:, None])[:, 0])
 
     @property
     def noise_std_(self) -> float:
@@ -81,24 +85,19 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
 
     def predict_uncertainty(self, X: Any) -> RegressionUncertainty:
         """Standard deviations, variances and entropy of every prediction; see `RegressionUncertainty`."""
-        model_std, std = (column * self._unit for column in self._columns(X, "std", "total_std"))
+        *columns, distance, familiarity = self._columns(X, "std", "total_std", "distance", "familiarity")
+        model_std, std = (column * self._unit for column in columns)
         noise_std = np.full_like(std, self.noise_std_)
         return RegressionUncertainty(
             entropy=self._entropy(std),
             aleatoric=noise_std**2,
             epistemic=model_std**2,
+            distance=distance,
+            familiarity=familiarity,
             std=std,
             model_std=model_std,
             noise_std=noise_std,
         )
-
-    def score_samples(self, X: Any) -> FloatArray:
-        """In-distribution scores (n_samples,) in nats: ``-log(2 pi e std**2) / 2``, the negative entropy of the prediction.
-
-        Larger is more in-distribution. The noise is the same for all rows, so that the order depends only on the spread of the
-        members.
-        """
-        return -self._entropy(self._columns(X, "total_std")[0] * self._unit)
 
     @staticmethod
     def _entropy(std: FloatArray) -> FloatArray:
@@ -112,7 +111,3 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[FloatArray, FloatArray]:
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, reset=reset)
         return X, np.asarray(column_or_1d(y), dtype=np.float64)
-
-    def _standardised(self, y: FloatArray) -> FloatArray:
-        standardised: FloatArray = self.target_scaler_.transform(y[:, None])[:, 0]
-        return standardised

@@ -22,11 +22,17 @@ class Uncertainty:
         entropy: Entropy of the predictive distribution, in nats.
         aleatoric: Uncertainty that the members share.
         epistemic: Uncertainty due to the disagreement of the members.
+        distance: Distance of the row from the training rows: about 0 for typical ones, larger = less familiar, without an upper
+            bound. It does not depend on how certain the prediction is. NaN after ``partial_fit``.
+        familiarity: Rank of the distance among held-out rows as a p-value in (0, 1]: of new rows from the same source, at most a
+            share alpha has a familiarity of at most alpha. NaN if no calibration rows were held out.
     """
 
     entropy: FloatArray
     aleatoric: FloatArray
     epistemic: FloatArray
+    distance: FloatArray
+    familiarity: FloatArray
 
     def __len__(self) -> int:
         return len(self.entropy)
@@ -46,7 +52,8 @@ class RegressionUncertainty(Uncertainty):
 
     Attributes:
         std: Standard deviation of the prediction, including the observation noise.
-        model_std: Standard deviation of the members' means, without the observation noise.
+        model_std: Standard deviation without the observation noise: that of the members' means, and for unfamiliar rows that of a
+            Gaussian process on the path.
         noise_std: Standard deviation of the observation noise, the same for all inputs.
     """
 

@@ -35,6 +35,7 @@ _SHARE_OF_MEMORY = 0.25
 """Share of a GPU's free memory that a batch may take."""
 Result = TypeVar("Result")
 _COLUMNS = ("probs", "log_probs", "entropy", "aleatoric", "epistemic")
+_OPTIONAL = ("distance", "familiarity")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,19 +48,22 @@ class ClassPredictions:
     aleatoric: Float[Tensor, " N"]
     epistemic: Float[Tensor, " N"]
     cost: Cost
+    distance: Float[Tensor, " N"] | None = None
+    familiarity: Float[Tensor, " N"] | None = None
 
     @classmethod
     def of(cls, parts: Sequence[Prediction], cost: Cost) -> ClassPredictions:
         """Collect the quantities batch by batch: the outputs of all members at once would need much memory."""
         exact = [part.to(torch.float64) for part in parts]
-        return cls(cost=cost, **{name: torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS})
+        return cls(cost=cost, **{name: torch.cat([getattr(part, name) for part in exact]) for name in _COLUMNS}, **_known(exact))
 
     def __len__(self) -> int:
         return self.probs.shape[0]
 
     def select(self, indices: Tensor) -> ClassPredictions:
         """The predictions of the examples at ``indices``."""
-        return replace(self, **{name: getattr(self, name)[indices] for name in _COLUMNS})
+        known = [name for name in (*_COLUMNS, *_OPTIONAL) if getattr(self, name) is not None]
+        return replace(self, **{name: getattr(self, name)[indices] for name in known})
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,7 @@ class RealPredictions:
     std: Float[Tensor, " N"]
     total_std: Float[Tensor, " N"]
     cost: Cost
+    familiarity: Float[Tensor, " N"] | None = None
 
 
 class Predictor:
@@ -160,7 +165,7 @@ class Predictor:
         """Predict the targets of a raw set of examples; see `classify`."""
         parts, cost = self._predict(self.batches(raw), draw_seed, draw, False)
         p = Prediction.cat(parts).to(torch.float64)
-        return RealPredictions(p.mean, p.std, p.total_std, cost)
+        return RealPredictions(p.mean, p.std, p.total_std, cost, p.familiarity)
 
     def log_probs(self, x: Tensor, seed: int) -> Float[Tensor, "B C"]:
         """Log of the averaged class probabilities, differentiable with respect to the network input x, for attacks."""
@@ -224,6 +229,12 @@ class Predictor:
     def _one(self, x: Tensor, seed: int, draw: str | None) -> Prediction:
         steps = {"steps": self.options.steps or "stored"} if isinstance(self.model, LatentTimeODE) else {}
         return self.model.predict(x, self._samples, draw or self.options.draw or "quantile", seed, **steps)  # type: ignore[arg-type]
+
+
+def _known(parts: Sequence[Prediction]) -> dict[str, Tensor]:
+    """Distance and familiarity of all examples, as far as the model knows them."""
+    columns = {name: [getattr(part, name) for part in parts] for name in _OPTIONAL}
+    return {name: torch.cat(values) for name, values in columns.items() if values[0] is not None}
 
 
 def _fitting_examples(predict: Callable[[], object], examples: int, device: torch.device) -> int:

@@ -11,6 +11,7 @@ from ltnode._version import __version__
 from ltnode.data import Normalisation
 from ltnode.export.program import DeployedModel, Grid, Preparation
 from ltnode.models import Model
+from ltnode.models.familiar_model import FamiliarModel
 from ltnode.training.saving import portable_spec
 
 _OUTPUTS = {
@@ -32,6 +33,8 @@ def description(
     plans = deployed.plans()
     network, plan = plans[0]
     spec = portable_spec(model)
+    n_calibration = model.n_calibration if isinstance(model, FamiliarModel) else 0
+    known = (", distance (B)" if network.has_familiarity else "") + (", familiarity (B)" if n_calibration else "")
     facts = {
         "version": __version__,
         "model": type(model).__name__ if spec is None else str(spec["model"]),
@@ -39,7 +42,7 @@ def description(
         "input": _input(deployed.prepare, shape),
         "input_shape": json.dumps(list(shape)),
         "normalise": json.dumps(None if normalise is None else {"mean": normalise.mean, "std": normalise.std}),
-        "outputs": f"{_OUTPUTS[model.task]}, times ({'S' if plan.times is not None else 'S, B'}), error_ratio (B)",
+        "outputs": f"{_OUTPUTS[model.task]}{known}, times ({'S' if plan.times is not None else 'S, B'}), error_ratio (B)",
         "samples": str(sum(each.samples for _, each in plans)),
         "end_time": network.end_time.kind,
         "method": network.solver.method,
@@ -50,6 +53,8 @@ def description(
         facts["times"] = json.dumps([time for _, each in plans if each.times is not None for time in each.times.tolist()])
     if plan.edges is not None:
         facts["edges"] = json.dumps([list(each.edges or ()) for _, each in plans] if len(plans) > 1 else list(plan.edges))
+    if n_calibration:
+        facts["n_calibration"] = str(n_calibration)
     if class_names is not None:
         facts["class_names"] = json.dumps(list(class_names))
     if operating_point is not None:

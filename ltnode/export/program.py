@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,8 @@ from ltnode.endtime.distributions import GammaDistribution
 from ltnode.errors import InputError
 from ltnode.export.adaptive import Limits, adaptive_states
 from ltnode.models import LatentTimeODE, Model, Prediction
-from ltnode.models.ensemble import Ensemble
+from ltnode.models.ensemble import Ensemble, combined
+from ltnode.models.familiar_model import FamiliarModel, Members, answer
 from ltnode.ode.prediction_grid import extend_edges
 from ltnode.ode.replay import replay
 from ltnode.ode.tableau import get_tableau
@@ -51,7 +52,7 @@ def exportable_networks(model: Model) -> list[LatentTimeODE]:
         InputError: Models of this kind cannot be exported; the message contains the reason.
     """
     if isinstance(model, Ensemble):
-        networks = [member for member in model.members if isinstance(member, LatentTimeODE)]
+        networks = [network for network in model.networks if isinstance(network, LatentTimeODE)]
     elif isinstance(model, LatentTimeODE):
         networks = [model]
     else:
@@ -78,15 +79,16 @@ def make_plan(network: LatentTimeODE, samples: int, grid: Grid, x: Float[Tensor,
 
     Args:
         network: The network.
-        samples: Number of end-times; a fixed end-time needs only one.
+        samples: Number of end-times.
         grid: ``"stored"``, ``"adaptive"``, or a number of equal steps.
         x: Inputs whose end-times the steps must reach, if end-times depend on the input and have no upper limit.
     """
-    samples = 1 if isinstance(network.end_time, FixedTime) else samples
     with torch.no_grad():
         times = network.prediction_times(x, samples)
     shared = not network.end_time.amortized
     reach = float(times.max())
+    if network.has_familiarity:
+        reach = max(reach, float(network.fixed_times(times.device)[-1]))
     if not shared:
         reach = max(reach, network.end_time.window[1]) if network.end_time.horizon is None else network.end_time.window[1]
     if grid == "adaptive":
@@ -99,7 +101,7 @@ def make_plan(network: LatentTimeODE, samples: int, grid: Grid, x: Float[Tensor,
 
 
 class Branch(nn.Module):
-    """One network with its end-times: outputs of the members, the times, and the embedded error relative to the tolerance.
+    """One network with its end-times: the members of its prediction, and the embedded error relative to the tolerance.
 
     Args:
         network: The network.
@@ -112,17 +114,18 @@ class Branch(nn.Module):
         self.tableau = get_tableau(network.solver.method)
         self.register_buffer("times", plan.times)
 
-    def forward(self, x: Tensor) -> tuple[Float[Tensor, "S B C"], Float[Tensor, "S *batch"], Float[Tensor, " B"]]:
-        """Outputs (S, B, C), times (S,) or (S, B), and the error ratio (B,)."""
+    def forward(self, x: Tensor) -> tuple[Members, Float[Tensor, " B"]]:
+        """The members, and the error ratio (B,)."""
         h = self.network.initial_state(x)
-        times = self._quantiles(x) if self.plan.times is None else self.get_buffer("times")
+        end_times = self._quantiles(x) if self.plan.times is None else self.get_buffer("times")
+        times = self.network.solved_times(end_times)
         if self.plan.edges is None:
             o = self.network.solver
             per_input = times if times.ndim == 2 else times[:, None].expand(-1, h.shape[0])
             states, ratio = adaptive_states(self.network.field, self.tableau, h, per_input, Limits(o.rtol, o.atol, o.max_steps))
         else:
             states, ratio = self._on_edges(h, times, self.plan.edges)
-        return self.network.outputs_at(states), times, ratio
+        return self.network.members_at(states, end_times, None), ratio
 
     def _quantiles(self, x: Tensor) -> Tensor:
         q = self.network.end_time(x)
@@ -175,7 +178,8 @@ class DeployedModel(nn.Module):
     """Predictions of raw inputs; the keys of the returned dictionary are the outputs of the exported file.
 
     Classification: probs (B, C), entropy, aleatoric, epistemic (B,) in nats, member_probs (S, B, C). Regression: mean, std,
-    noise_std (B,), member_means (S, B). Both: times (S,) or (S, B), error_ratio (B,).
+    noise_std (B,), member_means (S, B). Both: times (S,) or (S, B), error_ratio (B,); with a fitted familiarity distance (B,),
+    and with calibration examples familiarity (B,) in float64.
 
     Args:
         model: The model; an ensemble has one branch per network.
@@ -202,8 +206,12 @@ class DeployedModel(nn.Module):
         self.prepare = Preparation(normalise, input_type, raw.ndim)
         x = self.prepare(raw)
         networks = exportable_networks(model)
+        fixed = all(isinstance(network.end_time, FixedTime) for network in networks)
+        samples = 1 if fixed else samples  # all members of a fixed end-time are equal
         self.branches = nn.ModuleList(Branch(network, make_plan(network, samples, grid, x)) for network in networks)
         members = sum(plan.samples for _, plan in self.plans())
+        assert isinstance(model, FamiliarModel)
+        self.widening, self.ranks = model.widening, model.ranks
         self.register_buffer("noise", model.predict(x[:1], members).noise if self.task == "regression" else None)
         self.eval().requires_grad_(False)
 
@@ -214,11 +222,16 @@ class DeployedModel(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Predictions for a batch of raw inputs."""
         x = self.prepare(x)
-        outputs, times, ratios = zip(*(branch(x) for branch in self.branches), strict=True)
-        shared_times = torch.cat(times)
-        prediction = Prediction(self.task, torch.cat(outputs), shared_times, noise=self.noise)
+        parts, ratios = zip(*(branch(x) for branch in self.branches), strict=True)
+        prediction = self.answer(parts)
         ratio = torch.stack(ratios).amax(dim=0)
-        return {**named_outputs(prediction), "times": shared_times, "error_ratio": ratio}
+        return {**named_outputs(prediction), "times": prediction.times, "error_ratio": ratio}
+
+    def answer(self, parts: Sequence[Members]) -> Prediction:
+        """The prediction of the members of all networks, as `FamiliarModel.answer` makes it."""
+        samples = sum(plan.samples for _, plan in self.plans())
+        together = replace(combined(parts, samples, len(parts)), noise=self.noise)
+        return answer(together, self.task, self.widening, self.ranks)
 
 
 def named_outputs(prediction: Prediction) -> dict[str, Tensor]:
@@ -231,4 +244,5 @@ def named_outputs(prediction: Prediction) -> dict[str, Tensor]:
     outputs = {name: getattr(prediction, name) for name in names}
     if "noise_std" in outputs:
         outputs["noise_std"] = outputs["noise_std"].expand(prediction.outputs.shape[1])
-    return outputs
+    known = {"distance": prediction.distance, "familiarity": prediction.familiarity}
+    return {**outputs, **{name: value for name, value in known.items() if value is not None}}

@@ -11,7 +11,8 @@ from torch.nn import functional
 from ltnode.data import Normalisation
 from ltnode.errors import InputError, LTNodeError
 from ltnode.export.program import DeployedModel, InputType, named_outputs
-from ltnode.models import Model, Prediction
+from ltnode.models import Model
+from ltnode.models.familiarity import Ranks
 from ltnode.ode import SolverError, odesolve
 from ltnode.typing import Float, Tensor
 
@@ -23,6 +24,9 @@ Runnable = tuple[Program, Callable[[Mapping[str, str]], bytes]]
 BATCH_SIZES = (1, 64)
 N_INPUTS = 100
 _NOISIEST = 0.3
+DISTANCE_TOLERANCE = 1e-4
+"""Largest difference of the distance, in units of ``max(1, |distance|)``."""
+_RANKED = ("distance", "familiarity")
 
 
 class ExportError(LTNodeError):
@@ -40,12 +44,16 @@ class Agreement:
         flagged: Share of the inputs with ``error_ratio >= 1``: their steps miss the tolerance, and ``model.predict`` solves
             them again with finer steps.
         from_predict: Largest difference of the averaged prediction from ``model.predict``, over flagged inputs too.
+        distance: Largest difference of the distance from that of the library, in units of ``max(1, |distance|)``; 0 without one.
+        ranks: Largest difference of the familiarity that a distance within `DISTANCE_TOLERANCE` does not explain; 0 without one.
     """
 
     inputs: int
     difference: float
     flagged: float
     from_predict: float
+    distance: float = 0.0
+    ranks: float = 0.0
 
     def require(self, tolerance: float) -> None:
         """Refuse a program that differs by more than the tolerance.
@@ -58,6 +66,11 @@ class Agreement:
                 f"the exported model differs from the library by {self.difference:.4g} on {self.inputs} inputs, more than the "
                 f"tolerance {tolerance:g}: nothing was written. Allow more with tolerance=..., or try another grid"
             )
+        if not (self.distance <= DISTANCE_TOLERANCE and self.ranks == 0):
+            raise ExportError(
+                f"the distance in the exported model differs from that of the library by {self.distance:.4g} relative, and the "
+                f"familiarity by {self.ranks:.4g} more than ranks within {DISTANCE_TOLERANCE:g} do: nothing was written"
+            )
 
     def facts(self) -> dict[str, str]:
         """Entries for the metadata of the file."""
@@ -66,6 +79,7 @@ class Agreement:
             "verified_inputs": str(self.inputs),
             "flagged_share": f"{self.flagged:.4g}",
             "difference_from_predict": f"{self.from_predict:.3g}",
+            "difference_of_distance": f"{self.distance:.3g}",
         }
 
 
@@ -110,23 +124,23 @@ def library_on_plan(deployed: DeployedModel, x: Float[Tensor, "B *shape"]) -> tu
         deployed: The networks and their plans.
         x: Network inputs.
     """
-    outputs, times, ratios = [], [], []
+    parts, ratios = [], []
     with torch.no_grad():
         for network, plan in deployed.plans():
             o = network.solver
             end_times = network.prediction_times(x, plan.samples)
+            times = network.solved_times(end_times)
             grid = None if plan.edges is None else list(plan.edges)
             solution = odesolve(
-                network.field, network.initial_state(x), end_times, o.rtol, o.atol, o.method,
+                network.field, network.initial_state(x), times, o.rtol, o.atol, o.method,
                 grid=grid, control="sample", max_steps=o.max_steps,
             )  # fmt: skip
             norms = solution.error_norms
-            if end_times.ndim == 2 and solution.grid.ndim == 1:
-                norms = torch.where(solution.grid[:-1, None] < end_times.double().amax(dim=0), norms, torch.zeros_like(norms))
-            outputs.append(network.outputs_at(solution.states))
-            times.append(end_times)
+            if times.ndim == 2 and solution.grid.ndim == 1:
+                norms = torch.where(solution.grid[:-1, None] < times.double().amax(dim=0), norms, torch.zeros_like(norms))
+            parts.append(network.members_at(solution.states, end_times, None))
             ratios.append(norms.amax(dim=0))
-    prediction = Prediction(deployed.task, torch.cat(outputs), torch.cat(times), noise=deployed.noise)
+        prediction = deployed.answer(parts)
     return {**named_outputs(prediction), "times": prediction.times}, torch.stack(ratios).amax(dim=0)
 
 
@@ -145,7 +159,7 @@ def compare(program: Program, deployed: DeployedModel, model: Model, raw: Tensor
     """
     samples = sum(plan.samples for _, plan in deployed.plans())
     average = "probs" if deployed.task == "classification" else "mean"
-    difference = from_predict = 0.0
+    difference = from_predict = distance = ranks = 0.0
     flagged = 0
     for batch in _batches(raw):
         got = program(batch)
@@ -157,11 +171,16 @@ def compare(program: Program, deployed: DeployedModel, model: Model, raw: Tensor
         full = named_outputs(model.predict(x, samples))[average]
         passes = ratio < 1.0
         flagged += int((~passes).sum())
-        difference = max(difference, *(_largest(got[name], value) for name, value in expected.items()))
+        plain = [_largest(got[name], value) for name, value in expected.items() if name not in _RANKED]
+        difference = max(difference, *plain)
+        if "distance" in expected:
+            distance = max(distance, _largest(got["distance"], expected["distance"]))
+        if "familiarity" in expected:
+            ranks = max(ranks, _beyond_ranks(got["familiarity"], expected["distance"], deployed.ranks))
         from_predict = max(from_predict, _largest(got[average], full))
         if stored and bool(passes.any()):
             difference = max(difference, _largest(got[average][passes], full[passes]))
-    return Agreement(len(raw), difference, flagged / len(raw), from_predict)
+    return Agreement(len(raw), difference, flagged / len(raw), from_predict, distance, ranks)
 
 
 def _batches(raw: Tensor) -> list[Tensor]:
@@ -171,6 +190,13 @@ def _batches(raw: Tensor) -> list[Tensor]:
             sizes.append(min(size, rest))
             rest -= sizes[-1]
     return list(raw.split(sizes))
+
+
+def _beyond_ranks(got: Float[Tensor, " B"], distance: Float[Tensor, " B"], ranks: Ranks) -> float:
+    """Largest difference of p-values from those of distances within the tolerance; infinite for NaN."""
+    margin = DISTANCE_TOLERANCE * distance.abs().clamp_min(1.0)
+    low, high = ranks(distance + margin), ranks(distance - margin)
+    return float(torch.maximum(low - got, got - high).clamp_min(0.0).nan_to_num(nan=float("inf")).max())
 
 
 def _largest(got: Tensor, expected: Tensor) -> float:

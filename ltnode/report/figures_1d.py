@@ -33,7 +33,7 @@ class Curve:
         title: Title of the panel.
         x: Inputs in ascending order.
         mean: Predictive mean.
-        std: Standard deviation of the members, without observation noise.
+        std: Standard deviation.
         detail: A few words or numbers next to the title.
     """
 
@@ -43,6 +43,15 @@ class Curve:
     mean: Float[Tensor, " n"]
     std: Float[Tensor, " n"]
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A band for comparison, drawn by thin lines in every panel: label, and mean and standard deviation at the same inputs."""
+
+    label: str
+    mean: Float[Tensor, " n"]
+    std: Float[Tensor, " n"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,8 @@ def prediction_figure(
     *,
     regions: Sequence[tuple[float, float]] = (),
     truth: Float[Tensor, " n"] | None = None,
+    outline: Outline | None = None,
+    spread: str = "std over end-times",
 ) -> Figure:
     """Draw one panel per model: mean, bands of one and two standard deviations, and the data.
 
@@ -101,6 +112,8 @@ def prediction_figure(
         points: Training inputs and targets.
         regions: Intervals with data, which are shaded.
         truth: Noiseless targets at the inputs of the first curve.
+        outline: A band for comparison, at the inputs of the first curve.
+        spread: What the standard deviation of the curves is, for the legend.
     """
     if not curves:
         raise InputError("a figure of predictions needs at least one curve")
@@ -109,11 +122,15 @@ def prediction_figure(
     figure, panels = outer_labelled_panels(len(curves), columns, size, "x", "y")
     for axes, curve in zip(panels, curves, strict=True):
         _prediction_panel(axes, theme, curve, points, regions, truth if truth is None else (curves[0].x, truth))
-    _prediction_legend(figure, theme, truth is not None)
+        if outline is not None:
+            for sign in (-1, 1):
+                edge = outline.mean + sign * _BANDS[0][0] * outline.std
+                axes.plot(curves[0].x.numpy(), edge.numpy(), color=theme.text, lw=0.7, alpha=0.7)
+    _prediction_legend(figure, theme, spread, truth is not None, outline)
     return figure
 
 
-def _prediction_legend(figure: Figure, theme: Theme, with_truth: bool) -> None:
+def _prediction_legend(figure: Figure, theme: Theme, spread: str, with_truth: bool, outline: Outline | None) -> None:
     """Draw one legend for all panels, in a neutral colour."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -122,11 +139,13 @@ def _prediction_legend(figure: Figure, theme: Theme, with_truth: bool) -> None:
     for width, opacity in reversed(_BANDS):
         # The wider band lies below the narrower one and makes it darker.
         shown = opacity if width == _BANDS[0][0] else opacity + _BANDS[0][1]
-        handles.append(Patch(facecolor=theme.text, alpha=shown, lw=0, label=f"±{width:g} std over end-times"))
+        handles.append(Patch(facecolor=theme.text, alpha=shown, lw=0, label=f"±{width:g} {spread}"))
     if with_truth:
         handles.append(Line2D([], [], color=theme.faint, lw=1.1, ls=_DASHES, label="function behind the data"))
+    if outline is not None:
+        handles.append(Line2D([], [], color=theme.text, lw=0.7, alpha=0.7, label=outline.label))
     handles.append(Line2D([], [], color=theme.point, marker=".", ms=5, mew=0, lw=0, label="training data"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1.6)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles) if len(handles) < 6 else 3, columnspacing=1.6)
 
 
 def _prediction_panel(

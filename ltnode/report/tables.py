@@ -12,7 +12,7 @@ from ltnode.report.table import MISSING, Table
 _SEED_NOTE = "Mean ± population standard deviation over seeds. Evaluations are calls of the field for one prediction."
 _DETECTION = {"auroc": "AUROC", "aupr_in": "AUPR In", "aupr_out": "AUPR Out"}
 _RATES = ("auroc", "fpr95")
-_SCORES = {"p": "max_probability", "H": "entropy", "I": "mutual_information"}
+_SCORES = {"p": "max_probability", "H": "entropy", "I": "mutual_information", "d": "distance"}
 
 
 def generalisation_table(rows: Rows, published: Published) -> Table:
@@ -41,7 +41,10 @@ def quality_table(rows: Rows) -> Table:
     """Proper scores and calibration on the test sets, and the cost of the predictions."""
     metrics = {"LL": "log_likelihood", "Brier": "brier", "ECE": "ece", "AURC": "aurc", "Entropy": "mean_entropy"}
     lines = []
-    for data, variant in _cases(rows, "clean"):
+    cases = list(_cases(rows, "clean"))
+    if any(rows.number(variant, "clean", "unfamiliar_share", data) for data, variant in cases):
+        metrics["Unfamiliar"] = "unfamiliar_share"
+    for data, variant in cases:
         numbers = [_ours(rows.number(variant, "clean", metric, data), 3) for metric in metrics.values()]
         lines.append((data_title(data), variant.title, *numbers, *_cost(rows, variant, "clean", data)))
     header = ("Data", "Model", *metrics, "Evaluations", "s / 1000", "Memory")
@@ -78,13 +81,17 @@ def entropy_table(rows: Rows, published: Published) -> Table:
 
 def scores_table(rows: Rows) -> Table:
     """AUROC and FPR95 of every score that can detect foreign data."""
-    columns = {f"{metric.upper()}, {letter}": (metric, score) for metric in _RATES for letter, score in _SCORES.items()}
+    cases = list(_foreign_cases(rows))
+    with_distance = any(_detection(rows, variant, "auroc", data, other, "distance") for data, other, variant in cases)
+    scores = {letter: score for letter, score in _SCORES.items() if with_distance or score != "distance"}
+    columns = {f"{metric.upper()}, {letter}": (metric, score) for metric in _RATES for letter, score in scores.items()}
     lines = []
-    for data, other, variant in _foreign_cases(rows):
+    for data, other, variant in cases:
         found = (_detection(rows, variant, metric, data, other, score) for metric, score in columns.values())
         lines.append((f"{data_title(data)} → {data_title(other)}", variant.title, *(_ours(n, 1, 100.0) for n in found)))
     title = "Detection in percent by the largest probability (p), the entropy (H) and the mutual information (I)"
-    return _table("scores", title, ("Data → foreign", "Model", *columns), lines)
+    note = "The distance (d) is that of the path from those of the training inputs." if with_distance else ""
+    return _table("scores", title, ("Data → foreign", "Model", *columns), lines, note)
 
 
 def draws_table(rows: Rows) -> Table:

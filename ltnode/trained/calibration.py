@@ -9,12 +9,11 @@ import torch
 
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
-from ltnode.endtime import FixedTime
 from ltnode.errors import InputError, unknown_name
-from ltnode.models import LatentTimeODE, Prediction
+from ltnode.models import Prediction
 from ltnode.trained.inputs import find_files, read_input
 from ltnode.trained.model import BATCH, TrainedModel
-from ltnode.trained.operating_point import DEFAULT_SCORE, OperatingPoint, operating_point
+from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, operating_point
 from ltnode.typing import Int, Tensor
 
 _HALVES = 3
@@ -26,33 +25,28 @@ def choose_operating_point(
     split: Split,
     coverage: float = 0.95,
     *,
-    ood_score: str = DEFAULT_SCORE,
-    ood_keeps: float = 0.95,
+    false_alarm_rate: float = FALSE_ALARM_RATE,
     samples: int = 10,
     data: str | None = None,
     on_predicted: Callable[[int], None] = lambda examples: None,
 ) -> OperatingPoint:
-    """Choose the thresholds at which a classifier answers ``coverage`` of some examples and accepts ``ood_keeps`` of them.
+    """Choose the entropy up to which a classifier answers, so that it answers ``coverage`` of some examples.
 
     Args:
         trained: The classifier.
         split: Raw labelled examples of the training distribution that training did not see.
         coverage: Share of the examples to answer, in (0, 1].
-        ood_score: "max_probability", "entropy" or "mutual_information".
-        ood_keeps: Share of the examples to accept as in-distribution, in (0, 1].
+        false_alarm_rate: Familiarity at or below which inputs are called unfamiliar; see `OperatingPoint`.
         samples: Number of end-times per prediction.
         data: Description of the examples.
         on_predicted: Called after every batch with the number of its examples.
 
     Raises:
-        InputError: The model is for regression, there are no examples, a label is out of range, the score is unknown, or a share
-            is not in (0, 1].
+        InputError: The model is for regression, there are no examples, a label is out of range, the coverage is not in (0, 1], or
+            the rate is not in (0, 1).
     """
     if trained.task != "classification":
         raise InputError(f"{trained.name} is a regression model: its predictions carry an interval and have no operating point")
-    fixed = isinstance(trained.model, LatentTimeODE) and isinstance(trained.model.end_time, FixedTime)
-    if fixed and ood_score == "mutual_information":
-        raise InputError(f"{trained.name} has a fixed end-time, so its mutual information is always 0: choose another score")
     if not len(split):
         raise InputError("an operating point needs examples to be chosen on: the split is empty")
     parts = []
@@ -64,8 +58,7 @@ def choose_operating_point(
         split.y.cpu(),
         data=data or f"{len(split)} examples",
         coverage=coverage,
-        ood_score=ood_score,
-        ood_keeps=ood_keeps,
+        false_alarm_rate=false_alarm_rate,
         samples=samples,
         weights=trained.weights_digest(),
     )
@@ -92,18 +85,25 @@ def calibration_examples(
         split = labelled_images(Path(data), trained)
         description = f"{{n}} labelled images of the folder {Path(data).resolve().name}"
     else:
-        split, description = _held_out_examples(trained, trained.dataset(data))
-    if limit is not None and limit < len(split):
-        chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:limit]
-        split = split.select(chosen.sort().values)
+        split, description = held_out_examples(trained, trained.dataset(data))
+    split = drawn(split, limit)
     return split, description.format(n=len(split))
 
 
-def _held_out_examples(trained: TrainedModel, dataset: Dataset) -> tuple[Split, str]:
+def drawn(split: Split, limit: int | None) -> Split:
+    """At most ``limit`` examples, drawn at random (seed 0), in their order; None keeps all."""
+    if limit is None or limit >= len(split):
+        return split
+    chosen = torch.randperm(len(split), generator=torch.Generator().manual_seed(0))[:limit]
+    return split.select(chosen.sort().values)
+
+
+def held_out_examples(trained: TrainedModel, dataset: Dataset) -> tuple[Split, str]:
+    """Examples of a data set that training held out, or else half of its test examples, and a description with ``{n}``."""
     validation = trained.validation_split(dataset)
     if validation is not None:
         assert trained.config is not None
-        fraction, seed = trained.config.validation_fraction, trained.config.seed
+        fraction, seed = trained.config.validation_fraction, trained.config.parts_seed
         return validation, (
             f"{{n}} validation examples of {dataset.name} that training held out (share {fraction:g}, seed {seed})"
         )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,11 +31,13 @@ class Batch:
         names: Name of every input: the file, and the position in the file if it holds several inputs.
         raw: The inputs, as `TrainedModel.prepare` takes them.
         notes: Description of the conversions.
+        columns: Names of the columns of a table with a header.
     """
 
     names: tuple[str, ...]
     raw: Num[Tensor, "B *shape"]
     notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def find_files(path: Path) -> list[Path]:
@@ -81,8 +83,8 @@ def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS)
             raw = batch_of_array(_read_npy(content), shape)
             return Batch(_numbered(str(path), len(raw)), raw)
         if kind in (".csv", ".tsv"):
-            raw, lines = read_csv(content, shape)
-            return Batch(tuple(f"{path}:{line}" for line in lines), raw)
+            table = read_csv(content, shape)
+            return Batch(tuple(f"{path}:{line}" for line in table.lines), table.raw, columns=table.columns)
         if len(shape) != 3:
             raise InputError(f"the model takes vectors of {shape[0]} numbers: give a .csv or .npy file")
         decoded = decode_image(content, shape, max_pixels, LOCAL_FORMATS)
@@ -133,8 +135,16 @@ def batch_of_array(array: NDArray[Any], shape: tuple[int, ...]) -> Num[Tensor, "
     return torch.from_numpy(array.astype(np.float64)) if len(shape) == 1 else pixel_tensor(array)
 
 
-def read_csv(content: bytes, shape: tuple[int, ...]) -> tuple[Num[Tensor, "B D"], list[int]]:
-    """Read the vectors of a table with commas, semicolons or tabs, and the numbers of their lines (from 1).
+class Table(NamedTuple):
+    """Vectors of a table, the numbers of their lines (from 1), and the names of its columns if it has a header."""
+
+    raw: Num[Tensor, "B D"]
+    lines: list[int]
+    columns: tuple[str, ...]
+
+
+def read_csv(content: bytes, shape: tuple[int, ...]) -> Table:
+    """Read the vectors of a table with commas, semicolons or tabs.
 
     The first line is a header if none of its cells is a number; empty lines are skipped.
 
@@ -151,10 +161,12 @@ def read_csv(content: bytes, shape: tuple[int, ...]) -> tuple[Num[Tensor, "B D"]
     delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
     vectors: list[list[float]] = []
     lines: list[int] = []
+    columns: tuple[str, ...] = ()
     try:
         for position, (line, cells) in enumerate(_filled_lines(text, delimiter)):
             _check_columns(line, len(cells), shape[0])
             if position == 0 and all(_number(cell) is None for cell in cells):
+                columns = tuple(cell.strip() for cell in cells)
                 continue
             vectors.append([_finite(cell, line, column) for column, cell in enumerate(cells, 1)])
             lines.append(line)
@@ -162,7 +174,7 @@ def read_csv(content: bytes, shape: tuple[int, ...]) -> tuple[Num[Tensor, "B D"]
         raise InputError(f"this is not a table ({error})") from error
     if not vectors:
         raise InputError("the table contains no numbers")
-    return torch.tensor(vectors, dtype=torch.float64), lines
+    return Table(torch.tensor(vectors, dtype=torch.float64), lines, columns)
 
 
 def _filled_lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:

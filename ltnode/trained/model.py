@@ -13,19 +13,23 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from ltnode.data import SPECS, Dataset, Normalisation, Split
-from ltnode.data import load as load_data
+from ltnode.data import Dataset, Normalisation, Split
 from ltnode.data import names as data_names
+from ltnode.data.parts import Parts
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.contract import Draw, Task
+from ltnode.models.familiar_model import FamiliarModel
+from ltnode.models.familiarity import check_calibration_size
+from ltnode.trained.calibration_record import CalibrationRecord
+from ltnode.trained.data_facts import class_names, data_record, finite_numbers, loaded
 from ltnode.trained.inputs import batch_of_array
-from ltnode.trained.operating_point import OperatingPoint
+from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, check_rate
 from ltnode.trained.pixels import check_pixels
 from ltnode.trained.rows import END_TIME_LEVELS, PredictionRow, classification_rows, regression_rows
 from ltnode.training import Run, TrainConfig, load, tensor_file
-from ltnode.training.batches import check_fit
+from ltnode.training.batches import check_fit, held_out_parts
 from ltnode.training.checkpoint import model_tensors
 from ltnode.training.run_config import CONFIG, read_run_config
 from ltnode.typing import Float, Num, Tensor
@@ -33,6 +37,9 @@ from ltnode.typing import Float, Num, Tensor
 _LOG = logging.getLogger("ltnode")
 BATCH = 128
 """Number of inputs that are predicted together; predictions do not depend on it."""
+
+_RENEWED = {"familiarity", "ranks", "widening"}
+"""Parts of a model that are fitted after training."""
 
 Raw = Num[Tensor, "B *shape"] | NDArray[Any]
 """Raw inputs: images (B, C, H, W), uint8 or float in [0, 1], or vectors (B, D)."""
@@ -53,6 +60,8 @@ class TrainedModel:
         operating_point: Thresholds above which its predictions are flagged; None if none were chosen.
         data: Name of the data set that it was trained on; None if unknown.
         train: Training configuration as config.json records it; None for a model without a record of its training.
+        false_alarm_rate: Familiarity at or below which an input is called unfamiliar; an operating point sets it.
+        calibration: Record of the examples among which distances are ranked; None if unknown.
     """
 
     name: str
@@ -65,6 +74,8 @@ class TrainedModel:
     operating_point: OperatingPoint | None
     data: str | None
     train: Mapping[str, Any] | None = None
+    false_alarm_rate: float = FALSE_ALARM_RATE
+    calibration: CalibrationRecord | None = None
 
     @classmethod
     def open(cls, folder: Path | str, device: str = "cpu", data: Dataset | str | None = None) -> TrainedModel:
@@ -146,7 +157,7 @@ class TrainedModel:
         if built_for["shape"] is None:
             raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
         shape, constants = tuple(int(n) for n in built_for["shape"]), record.get("normalise")
-        normalise = None if constants is None else Normalisation(tuple(constants["mean"]), tuple(constants["std"]))
+        normalise = None if constants is None else Normalisation(*(finite_numbers(constants[key]) for key in ("mean", "std")))
         if normalise is not None and len(normalise.mean) != shape[0]:
             raise InputError(f"the normalisation has {len(normalise.mean)} channels, but the inputs have shape {shape}")
         trained = cls(
@@ -155,13 +166,15 @@ class TrainedModel:
             model=model,
             shape=shape,
             task=model.task,
-            class_names=_class_names(record, built_for["n_classes"] or 0),
+            class_names=class_names(record, built_for["n_classes"] or 0),
             normalise=normalise,
             operating_point=None,
             data=record.get("name"),
             train=train,
         )
-        return trained if path is None else trained.with_operating_point(OperatingPoint.read(path))
+        if path is None:
+            return trained
+        return trained.with_operating_point(OperatingPoint.read(path)).with_calibration(CalibrationRecord.read(path))
 
     def with_operating_point(self, point: OperatingPoint | None) -> TrainedModel:
         """Return the same model at another operating point; one that was chosen for other weights is ignored with a warning."""
@@ -172,7 +185,43 @@ class TrainedModel:
                 self.name,
             )
             point = None
-        return replace(self, operating_point=point)
+        rate = self.false_alarm_rate if point is None else point.false_alarm_rate
+        return replace(self, operating_point=point, false_alarm_rate=rate)
+
+    def with_false_alarm_rate(self, rate: float | None) -> TrainedModel:
+        """Return the same model with another rate of false alarms about unfamiliar inputs; None keeps the rate."""
+        return self if rate is None else replace(self, false_alarm_rate=check_rate(rate))
+
+    def with_calibration(self, record: CalibrationRecord | None) -> TrainedModel:
+        """Return the same model with the record of its calibration; one of other weights or ranks is ignored with a warning."""
+        if record is not None:
+            other = record.weights is not None and record.weights != self.weights_digest()
+            if other or record.n != self.n_calibration:
+                what = "other weights" if other else f"{record.n} examples, but the model keeps {self.n_calibration}"
+                _LOG.warning("%s: the record of the calibration is ignored, because it describes %s", self.name, what)
+                record = None
+        return replace(self, calibration=record)
+
+    @property
+    def n_calibration(self) -> int:
+        """Number of calibration examples among which distances are ranked; 0 if there are none."""
+        return self.model.n_calibration if isinstance(self.model, FamiliarModel) else 0
+
+    @property
+    def has_familiarity(self) -> bool:
+        """Whether predictions have a distance."""
+        return isinstance(self.model, FamiliarModel) and self.model.has_familiarity
+
+    @property
+    def flag_problem(self) -> str | None:
+        """Why no input can be called unfamiliar at the false-alarm rate; None if inputs can be."""
+        if not self.model.has_path:
+            return f"no input can be called unfamiliar: a {type(self.model).__name__} has no path to measure a distance on"
+        if not self.has_familiarity:
+            return "no input can be called unfamiliar: the familiarity was not fitted when this model was trained; train it again"
+        problem = check_calibration_size(self.n_calibration, self.false_alarm_rate)
+        where = "RUN" if self.path is None else self.path
+        return None if problem is None else f"{problem}. More examples: ltnode calibrate {where} --data NEW"
 
     @property
     def is_image(self) -> bool:
@@ -211,8 +260,9 @@ class TrainedModel:
         return None if self.config is None else self.config.seed
 
     def weights_digest(self) -> str:
-        """SHA-256 of weights, posterior and buffers."""
-        return tensor_file.digest({name: t.detach().cpu().contiguous() for name, t in model_tensors(self.model).items()})
+        """SHA-256 of weights, posterior and buffers, without what `ltnode calibrate` renews for the same weights."""
+        tensors = {name: t for name, t in model_tensors(self.model).items() if not _RENEWED & set(name.split("."))}
+        return tensor_file.digest({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
     def dataset(self, data: Dataset | str | None = None) -> Dataset:
         """Load the data set of the training, with the normalisation of the training.
@@ -229,18 +279,25 @@ class TrainedModel:
                 raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
             if data not in data_names():
                 raise InputError(f"the model was trained on {data!r}, which is not a built-in data set: pass data, the Dataset")
-        dataset = _loaded(data)
+        dataset = loaded(data)
         check_fit(dataset, self.model)
         recorded = self.train is not None and self.normalise is not None
         return replace(dataset, normalise=self.normalise) if recorded else dataset
 
     def validation_split(self, dataset: Dataset) -> Split | None:
         """Examples of the training's data set that training held out for validation; None if it held out none."""
-        config = self.config
-        if config is None or config.validation_fraction == 0:
+        return self._held_out(dataset, lambda parts: parts.validation)
+
+    def calibration_split(self, dataset: Dataset) -> Split | None:
+        """Examples of the training's data set that training held out for calibration; None if it held out none."""
+        return self._held_out(dataset, lambda parts: parts.calibration)
+
+    def _held_out(self, dataset: Dataset, chosen: Callable[[Parts], Tensor]) -> Split | None:
+        if self.config is None or self.config.validation_fraction + self.config.calibration_fraction == 0:
             return None
-        used = dataset if config.limit is None else dataset.subset(min(config.limit, dataset.n_train))
-        return used.with_validation(config.validation_fraction, seed=config.seed)[1]
+        used, parts = held_out_parts(dataset, self.config)
+        positions = chosen(parts)
+        return used.train.select(positions) if len(positions) else None
 
     def prepare(self, raw: Raw) -> Float[Tensor, "B *shape"]:
         """Convert raw inputs to network inputs on the model's device, normalised as in training.
@@ -315,8 +372,8 @@ class TrainedModel:
         """Rows of a prediction and of the network inputs that it was made for."""
         end_times = self.end_time_quantiles(x)
         if self.task == "regression":
-            return regression_rows(prediction, end_times)
-        return classification_rows(prediction, self.class_names, end_times, self.operating_point)
+            return regression_rows(prediction, end_times, self.false_alarm_rate)
+        return classification_rows(prediction, self.class_names, end_times, self.operating_point, self.false_alarm_rate)
 
     @torch.no_grad()
     def end_time_quantiles(self, x: Float[Tensor, "B *shape"]) -> Float[Tensor, "3 B"] | None:
@@ -327,42 +384,3 @@ class TrainedModel:
         levels = torch.tensor(END_TIME_LEVELS, dtype=torch.float64, device=x.device)
         times = end_time(x if end_time.amortized else None).quantile(levels).double().cpu()
         return times if times.ndim == 2 else times[:, None].expand(-1, x.shape[0])
-
-
-def data_record(data: Dataset | str | None) -> dict[str, Any]:
-    """The record that a run on a data set would contain; image files are not read.
-
-    Raises:
-        InputError: No data set has this name.
-    """
-    if data is None:
-        return {}
-    if isinstance(data, str) and data in SPECS:
-        known: Any = SPECS[data]
-        shape, n_classes = known.shape, len(known.class_names)
-    else:
-        known = _loaded(data)
-        shape, n_classes = known.input_shape, known.n_classes
-    constants = known.normalise
-    return {
-        "name": known.name,
-        "input_shape": shape,
-        "n_classes": n_classes,
-        "class_names": known.class_names,
-        "normalise": None if constants is None else {"mean": constants.mean, "std": constants.std},
-    }
-
-
-def _loaded(data: Dataset | str) -> Dataset:
-    if not isinstance(data, Dataset | str):
-        raise InputError(f"data must be a Dataset or the name of a data set, not {type(data).__name__}")
-    return load_data(data) if isinstance(data, str) else data
-
-
-def _class_names(record: Mapping[str, Any], n_classes: int) -> tuple[str, ...]:
-    names = record.get("class_names")
-    if names is None and record.get("name") in SPECS:
-        names = SPECS[record["name"]].class_names
-    # A model may have been built for more classes than its data set has; classes without a name are called by their number.
-    known = tuple(str(name) for name in names or ())[:n_classes]
-    return known + tuple(str(label) for label in range(len(known), n_classes))

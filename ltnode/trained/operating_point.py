@@ -1,10 +1,9 @@
-"""The operating point of a classifier: it abstains above an entropy, and calls inputs below a score out-of-distribution."""
+"""The operating point of a classifier: when it abstains, and how often it may call a familiar input unfamiliar."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -12,21 +11,17 @@ from typing import Any
 
 from ltnode import files, metrics
 from ltnode.checks import checked_count
-from ltnode.errors import CheckpointError, InputError, unknown_name
+from ltnode.errors import CheckpointError, InputError
 from ltnode.models import Prediction
 from ltnode.training.run_config import check_format
 from ltnode.typing import Float, Int, Tensor
 
 FILE = "operating_point.json"
-FORMAT = 1
-DEFAULT_SCORE = "max_probability"
-
-SCORES: Mapping[str, Callable[[Any], Tensor]] = {
-    "max_probability": lambda p: p.probs.amax(1),
-    "entropy": lambda p: -p.entropy,
-    "mutual_information": lambda p: -p.epistemic,
-}
-"""Scores of a `Prediction` (or of its columns), larger = more in-distribution; the paper uses the first."""
+FORMAT = 2
+FALSE_ALARM_RATE = 0.05
+"""Rate of false alarms at which inputs are called unfamiliar, unless the user chooses another one."""
+_FORMAT_1 = ("ood_score", "ood_threshold", "ood_keeps")
+"""Fields of format 1, in which the largest probability decided what was foreign."""
 
 
 @dataclass(frozen=True)
@@ -36,48 +31,42 @@ class OperatingPoint:
     Attributes:
         coverage: Share of these examples that the model was to answer.
         entropy_threshold: Entropy in nats above which the model abstains.
-        ood_score: Name of the score, one of `SCORES`; larger = more in-distribution.
-        ood_threshold: Score below which an input is called out-of-distribution.
-        ood_keeps: Share of these examples that were to be accepted as in-distribution.
         n: Number of examples.
         data: Description of the examples.
         accuracy: Share of correct predictions among all examples.
         accuracy_kept: Share of correct predictions among the examples that the model answers.
         samples: Number of end-times (members) per prediction.
         weights: Digest of the weights that it was chosen for; None if unknown.
+        false_alarm_rate: Familiarity at or below which an input is called unfamiliar: at most this share of inputs from the
+            source of the training data.
     """
 
     coverage: float
     entropy_threshold: float
-    ood_score: str
-    ood_threshold: float
-    ood_keeps: float
     n: int
     data: str
     accuracy: float
     accuracy_kept: float
     samples: int = 10
     weights: str | None = None
+    false_alarm_rate: float = FALSE_ALARM_RATE
 
     def __post_init__(self) -> None:
         _check_share("coverage", self.coverage)
-        _check_share("ood_keeps", self.ood_keeps)
-        if self.ood_score not in SCORES:
-            raise InputError(unknown_name("out-of-distribution score", self.ood_score, SCORES))
-        for name in ("entropy_threshold", "ood_threshold", "accuracy", "accuracy_kept"):
+        check_rate(self.false_alarm_rate)
+        for name in ("entropy_threshold", "accuracy", "accuracy_kept"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InputError(f"{name} must be a finite number, not {value!r}")
+        for name in ("accuracy", "accuracy_kept"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must be a share of the examples in [0, 1], not {getattr(self, name)!r}")
         for name in ("n", "samples"):
             checked_count(name, getattr(self, name))
 
     def abstains(self, entropy: float) -> bool:
         """Whether the model abstains from an input with this predictive entropy."""
         return entropy > self.entropy_threshold
-
-    def is_ood(self, score: float) -> bool:
-        """Whether an input with this ``ood_score`` is called out-of-distribution."""
-        return score < self.ood_threshold
 
     def to_json(self) -> dict[str, Any]:
         """All values as JSON types."""
@@ -104,7 +93,10 @@ class OperatingPoint:
         if not path.exists():
             return None
         content = files.read_json(path, lambda value: isinstance(value, dict), "a folder with an operating point")
-        check_format(path, content.pop("format", None), FORMAT)
+        version = content.pop("format", None)
+        check_format(path, version, FORMAT)
+        if version == 1:
+            content = {name: value for name, value in content.items() if name not in _FORMAT_1}
         try:
             return cls(**content)
         except (TypeError, InputError) as error:
@@ -121,45 +113,46 @@ def abstention_threshold(entropy: Float[Tensor, " N"], coverage: float) -> float
     return entropy.sort().values[_rank(coverage, entropy.numel(), "coverage") - 1].item()
 
 
-def acceptance_threshold(score: Float[Tensor, " N"], keeps: float) -> float:
-    """The largest score t with ``P(score >= t) >= keeps``, which is the ceil(keeps N)-th largest, as in `metrics.fpr95`."""
-    return score.sort(descending=True).values[_rank(keeps, score.numel(), "keeps") - 1].item()
-
-
 def operating_point(
     prediction: Prediction,
     labels: Int[Tensor, " N"],
     *,
     data: str,
     coverage: float = 0.95,
-    ood_score: str = DEFAULT_SCORE,
-    ood_keeps: float = 0.95,
+    false_alarm_rate: float = FALSE_ALARM_RATE,
     samples: int = 10,
     weights: str | None = None,
 ) -> OperatingPoint:
     """The operating point for the prediction of some examples with known labels; see `OperatingPoint` for the other arguments.
 
     Raises:
-        InputError: A share is not in (0, 1], the score is unknown, or the probabilities are invalid.
+        InputError: The coverage is not in (0, 1], the rate is not in (0, 1), or the probabilities are invalid.
     """
-    if ood_score not in SCORES:
-        raise InputError(unknown_name("out-of-distribution score", ood_score, SCORES))
     probs, entropy = prediction.probs, prediction.entropy
     threshold = abstention_threshold(entropy, coverage)
     answered = entropy <= threshold
     return OperatingPoint(
         coverage=coverage,
         entropy_threshold=threshold,
-        ood_score=ood_score,
-        ood_threshold=acceptance_threshold(SCORES[ood_score](prediction), ood_keeps),
-        ood_keeps=ood_keeps,
         n=probs.shape[0],
         data=data,
         accuracy=1.0 - metrics.error(probs, labels),
         accuracy_kept=1.0 - metrics.error(probs[answered], labels[answered]),
         samples=samples,
         weights=weights,
+        false_alarm_rate=false_alarm_rate,
     )
+
+
+def check_rate(rate: float) -> float:
+    """Check a rate of false alarms, and return it.
+
+    Raises:
+        InputError: It is not a number strictly between 0 and 1.
+    """
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1:
+        raise InputError(f"a false-alarm rate must be a share of inputs strictly between 0 and 1, for example 0.05, not {rate!r}")
+    return rate
 
 
 def _rank(share: float, n: int, name: str) -> int:

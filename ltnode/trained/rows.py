@@ -10,14 +10,14 @@ import torch
 
 from ltnode.errors import InputError
 from ltnode.models import Prediction
-from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES, OperatingPoint
+from ltnode.trained.operating_point import OperatingPoint
 from ltnode.typing import Float, Tensor
 
 END_TIME_LEVELS = (0.05, 0.5, 0.95)
 INTERVAL = 0.9
 """Coverage of a regression interval."""
 
-_COMMON = ("task", "end_time")
+_COMMON = ("task", "end_time", "distance", "familiarity", "unfamiliar")
 _REGRESSION = ("mean", "std", "noise_std", "interval")
 
 
@@ -35,13 +35,14 @@ class PredictionRow:
         aleatoric: Expected entropy of the members in nats.
         epistemic: Mutual information between label and end-time in nats.
         abstain: Whether the entropy is above the threshold of the operating point; None without an operating point.
-        ood: Whether ``ood_score`` is below the threshold of the operating point; None without an operating point.
-        ood_score: Score of the operating point, by default the largest probability; larger = more in-distribution.
         mean: Predictive mean.
         std: Standard deviation over the members.
         noise_std: Standard deviation of the observation noise.
         interval: Ends of the central 90 % interval of the Gaussian with variance ``std^2 + noise_std^2``.
         end_time: 5, 50 and 95 % quantiles of the end-time of this input; None for a model without a distribution of end-times.
+        distance: Distance of the input's path from those of training inputs, larger = less familiar; None if not fitted.
+        familiarity: Rank of this distance among calibration examples, a p-value in (0, 1]; None without such examples.
+        unfamiliar: Whether the familiarity is at most the false-alarm rate; None without calibration examples.
     """
 
     task: str
@@ -53,13 +54,14 @@ class PredictionRow:
     aleatoric: float | None = None
     epistemic: float | None = None
     abstain: bool | None = None
-    ood: bool | None = None
-    ood_score: float | None = None
     mean: float | None = None
     std: float | None = None
     noise_std: float | None = None
     interval: tuple[float, float] | None = None
     end_time: tuple[float, float, float] | None = None
+    distance: float | None = None
+    familiarity: float | None = None
+    unfamiliar: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The values of the row's task as JSON types; tuples become lists."""
@@ -70,19 +72,21 @@ class PredictionRow:
 
 
 def classification_rows(
-    prediction: Prediction, names: Sequence[str], end_times: Float[Tensor, "3 B"] | None, point: OperatingPoint | None
+    prediction: Prediction,
+    names: Sequence[str],
+    end_times: Float[Tensor, "3 B"] | None,
+    point: OperatingPoint | None,
+    false_alarm_rate: float,
 ) -> list[PredictionRow]:
     """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
     p = _exact(prediction)
-    scores = SCORES[point.ood_score if point else DEFAULT_SCORE](p)
-    columns = (p.probs.tolist(), p.entropy.tolist(), p.aleatoric.tolist(), p.epistemic.tolist(), scores.tolist())
+    columns = (p.probs.tolist(), p.entropy.tolist(), p.aleatoric.tolist(), p.epistemic.tolist())
     rows = []
-    for position, (probs, entropy, aleatoric, epistemic, score) in enumerate(zip(*columns, strict=True)):
+    for position, (probs, entropy, aleatoric, epistemic) in enumerate(zip(*columns, strict=True)):
         label = probs.index(max(probs))
         rows.append(
             PredictionRow(
                 task="classification",
-                end_time=_quantiles(end_times, position),
                 label=label,
                 name=names[label],
                 probability=probs[label],
@@ -91,14 +95,15 @@ def classification_rows(
                 aleatoric=aleatoric,
                 epistemic=epistemic,
                 abstain=None if point is None else point.abstains(entropy),
-                ood=None if point is None else point.is_ood(score),
-                ood_score=score,
+                **_shared(p, end_times, position, false_alarm_rate),
             )
         )
     return rows
 
 
-def regression_rows(prediction: Prediction, end_times: Float[Tensor, "3 B"] | None) -> list[PredictionRow]:
+def regression_rows(
+    prediction: Prediction, end_times: Float[Tensor, "3 B"] | None, false_alarm_rate: float
+) -> list[PredictionRow]:
     """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
     p = _exact(prediction)
     low, high = p.interval(INTERVAL)
@@ -106,14 +111,25 @@ def regression_rows(prediction: Prediction, end_times: Float[Tensor, "3 B"] | No
     return [
         PredictionRow(
             task="regression",
-            end_time=_quantiles(end_times, position),
             mean=mean,
             std=std,
             noise_std=float(p.noise_std),
             interval=(left, right),
+            **_shared(p, end_times, position, false_alarm_rate),
         )
         for position, (mean, std, left, right) in enumerate(columns)
     ]
+
+
+def _shared(p: Prediction, end_times: Tensor | None, position: int, false_alarm_rate: float) -> dict[str, Any]:
+    """The values that the rows of both tasks have."""
+    familiarity = None if p.familiarity is None else float(p.familiarity[position])
+    return {
+        "end_time": _quantiles(end_times, position),
+        "distance": None if p.distance is None else float(p.distance[position]),
+        "familiarity": familiarity,
+        "unfamiliar": None if familiarity is None else familiarity <= false_alarm_rate,
+    }
 
 
 def _exact(prediction: Prediction) -> Prediction:

@@ -59,12 +59,23 @@ def test_the_entropy_splits_in_two_and_is_that_of_the_probabilities(fitted, moon
     """Reference: the definition of the entropy; the split is exact up to the rounding of a clamp at 0."""
     X = moons[0]
     u = fitted.predict_uncertainty(X)
-    assert isinstance(u, Uncertainty) and len(u) == len(X) and list(u.as_dict()) == ["entropy", "aleatoric", "epistemic"]
+    assert (
+        isinstance(u, Uncertainty)
+        and len(u) == len(X)
+        and list(u.as_dict())
+        == [
+            "entropy",
+            "aleatoric",
+            "epistemic",
+            "distance",
+            "familiarity",
+        ]
+    )
     p = fitted.predict_proba(X)
     np.testing.assert_allclose(u.entropy, -(p * np.log(p)).sum(1), rtol=1e-9)
     np.testing.assert_allclose(u.aleatoric + u.epistemic, u.entropy, rtol=1e-9, atol=1e-12)
     assert u.entropy.max() <= math.log(2) + 1e-12 and u.epistemic.min() >= 0
-    np.testing.assert_array_equal(fitted.score_samples(X), -u.entropy)
+    np.testing.assert_array_equal(fitted.score_samples(X), -u.distance)
 
 
 def test_the_members_are_those_of_the_model_inside(fitted, moons):
@@ -75,8 +86,8 @@ def test_the_members_are_those_of_the_model_inside(fitted, moons):
 
 def test_doubt_is_larger_between_the_classes_than_inside_of_one(fitted):
     """(0.5, 0.25) lies between the two moons, (0, 1) on the upper one."""
-    score = fitted.score_samples([[0.5, 0.25], [0.0, 1.0]])
-    assert score[0] < score[1] - 0.1
+    entropy = fitted.predict_uncertainty([[0.5, 0.25], [0.0, 1.0]]).entropy
+    assert entropy[0] > entropy[1] + 0.1
 
 
 @pytest.mark.parametrize("names", [["no", "yes"], [False, True], [-7, 12], ["hiver", "été"]], ids=str)
@@ -197,6 +208,7 @@ def test_a_held_out_part_is_stratified_and_may_be_refused(moons):
         ({"max_epochs": 2.5}, "max_epochs must be an integer"),
         ({"early_stopping": "yes"}, "early_stopping must be True, False or 'auto'"),
         ({"validation_fraction": 1.5}, "validation_fraction must be between 0 and 1"),
+        ({"calibration_fraction": 1.0}, "calibration_fraction must be at least 0 and below 1"),
         ({"tol": -1}, "tol must be a number >= 0"),
         ({"kl_weight": -1.0}, "kl_weight must be a number"),
         ({"learning_rate": -1.0}, "lr must be a finite number >= 0, not -1.0"),

@@ -56,14 +56,14 @@ def test_the_parts_of_the_uncertainty_add_up(fitted):
     np.testing.assert_allclose(u.epistemic, u.model_std**2, rtol=1e-12)
     np.testing.assert_allclose(u.noise_std, fitted.noise_std_, rtol=1e-12)
     np.testing.assert_allclose(u.entropy, 0.5 * np.log(2 * math.pi * math.e * u.std**2), rtol=1e-9)
-    np.testing.assert_allclose(fitted.score_samples(X), -u.entropy, rtol=1e-12)
+    np.testing.assert_allclose(fitted.score_samples(X), -u.distance, rtol=1e-12)
 
 
 def test_rows_far_from_the_data_get_lower_scores(fitted):
-    """Members disagree away from the data: x = 9 and -9, three times the range of the data, compared with the inside."""
+    """x = 9 and -9, three times the range of the data, compared with the inside."""
     inside = fitted.score_samples(np.linspace(-2, 2, 20)[:, None])
     outside = fitted.score_samples([[-9.0], [9.0]])
-    assert outside.max() < np.median(inside)
+    assert outside.max() < inside.min()
 
 
 def test_units_of_the_target_do_not_matter():
@@ -85,9 +85,10 @@ def test_constant_targets_and_features_are_no_division_by_zero():
 
 
 def test_a_fixed_end_time_has_noise_only():
-    """With one member there is no spread, so that the standard deviation is the noise."""
+    """With one member there is no spread, so that the standard deviation of a row in the middle of the data is the noise."""
     X, y = sine(60, 3)
-    u = ltnode.LTNodeRegressor("fixed", max_epochs=3, random_state=0).fit(X, y).predict_uncertainty(X)
+    model = ltnode.LTNodeRegressor("fixed", max_epochs=3, random_state=0).fit(X, y)
+    u = model.predict_uncertainty(np.median(X, axis=0, keepdims=True))
     assert u.model_std.max() < 1e-9
     np.testing.assert_allclose(u.std, u.noise_std, rtol=1e-9)
 

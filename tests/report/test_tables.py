@@ -100,6 +100,18 @@ def test_the_ood_tables_have_the_papers_values_next_to_ours(rows):
     assert line[2:4] == ("1.074 ± 0.078", "2.000 ± 0.816")
 
 
+def test_distance_and_flags_have_columns_only_where_they_were_measured(rows):
+    """Records of earlier releases keep their tables."""
+    assert not any(", d" in name for name in tables.scores_table(rows).header)
+    assert "Unfamiliar" not in tables.quality_table(rows).header
+    where = {"ood": "svhn", "score": "distance"}
+    made = [row("auroc", 0.96, 0, "ood", setting=where), row("unfamiliar_share", 0.05, 0, setting={"rate": 0.05})]
+    both = Rows([*rows.all, *made])
+    assert "AUROC, d" in tables.scores_table(both).header
+    (line,) = [line for line in tables.quality_table(both).rows if line[1] == "LT-NODE"]
+    assert dict(zip(tables.quality_table(both).header, line, strict=True))["Unfamiliar"] == "0.050"
+
+
 def test_one_seed_has_no_deviation(rows):
     alone = Rows(r for r in rows.all if r.seed == 0)
     table = tables.generalisation_table(alone, Published())

@@ -136,7 +136,7 @@ def test_object_arrays_are_never_unpickled(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_tables_of_many_dialects(text: str) -> None:
-    raw, _ = read_csv(text.encode(), (2,))
+    raw, *_ = read_csv(text.encode(), (2,))
     assert torch.equal(raw, torch.tensor([[1.0, 2.5], [-3.0, 40.0]], dtype=torch.float64))
 
 
@@ -150,7 +150,7 @@ def test_a_table_names_its_lines(tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3), min_size=1, max_size=5))
 def test_written_numbers_are_read_exactly(rows: list[list[float]]) -> None:
     """Python's shortest representation of a float identifies it: equality, no tolerance."""
-    raw, lines = read_csv("\n".join(",".join(map(repr, row)) for row in rows).encode(), (3,))
+    raw, lines, _ = read_csv("\n".join(",".join(map(repr, row)) for row in rows).encode(), (3,))
     assert raw.tolist() == rows
     assert lines == list(range(1, len(rows) + 1))
 

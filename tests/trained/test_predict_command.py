@@ -84,12 +84,11 @@ def test_flags_follow_the_operating_point(vectors: Path, tmp_path: Path) -> None
     """An operating point that no input reaches flags all of them."""
     point = OperatingPoint.read(vectors)
     assert point is not None
-    OperatingPoint(**{**point.__dict__, "entropy_threshold": -1.0, "ood_threshold": 2.0}).save(vectors)
+    OperatingPoint(**{**point.__dict__, "entropy_threshold": -1.0}).save(vectors)
     np.save(tmp_path / "x.npy", np.zeros((2, 2)))
     result = run("predict", vectors, tmp_path / "x.npy")
     point.save(vectors)
-    assert result.stdout.count("abstain OOD") == 2
-    assert "max probability is below 2" in result.stdout
+    assert result.stdout.count("abstain") == 3  # two flags and their explanation
 
 
 def test_csv_out_has_a_column_for_everything(vectors: Path, tmp_path: Path) -> None:
@@ -170,16 +169,16 @@ def test_regression_shows_intervals(tmp_path: Path) -> None:
 
 
 def test_operating_point_command(vectors: Path) -> None:
-    """Another coverage and score are stored with the run and shown; an invalid share or score is an error."""
+    """Another coverage and rate are stored with the run and shown; an invalid share or rate is an error."""
     before = OperatingPoint.read(vectors)
     assert before is not None
-    result = run("operating-point", vectors, "--coverage", "0.5", "--score", "mutual_information", "--device", "cpu")
+    result = run("operating-point", vectors, "--coverage", "0.5", "--false-alarm-rate", "0.01", "--device", "cpu")
     assert result.exit_code == 0, result.output
     point = OperatingPoint.read(vectors)
     before.save(vectors)
     assert point is not None
-    assert (point.coverage, point.ood_score, point.n) == (0.5, "mutual_information", 30)
+    assert (point.coverage, point.false_alarm_rate, point.n) == (0.5, 0.01, 30)
     assert point.entropy_threshold < before.entropy_threshold
     assert run("operating-point", vectors, "--coverage", "0").exit_code == 2
-    assert "Did you mean 'entropy'" in run("operating-point", vectors, "--score", "entrop").stderr
+    assert "strictly between 0 and 1" in run("operating-point", vectors, "--false-alarm-rate", "1").stderr
     assert OperatingPoint.read(vectors) == before

@@ -7,9 +7,9 @@ import io
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import typer
@@ -18,26 +18,32 @@ from ltnode import files
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.progress import progress_bar
-from ltnode.trained import PredictionRow, TrainedModel, read_input
+from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain, read_input
 from ltnode.trained.inputs import Batch, find_files
+from ltnode.typing import Tensor
 
 EXAMPLES = (
     "ltnode predict zoo/lt-node-mnist-paper digit.png",
     "ltnode predict runs/x points.csv --out predictions.csv",
     "ltnode predict zoo/lt-node-cifar10 photos/ --top 3 --json",
+    "ltnode predict runs/x points.csv --explain flagged",
 )
 _ERROR = 2
 _SHOWN = 200
 """Largest number of rows in the printed table; files contain all rows."""
+Explain = Literal["none", "flagged", "all"]
 
 
 @dataclass(frozen=True)
 class _Named:
-    """The prediction of one input, the name of the input, and the conversions that it needed."""
+    """The prediction of one input, the name of the input, the conversions that it needed, and what makes it unfamiliar."""
 
     name: str
+    raw: Tensor
     row: PredictionRow
     notes: tuple[str, ...]
+    columns: tuple[str, ...]
+    explanation: Explanation | None = None
 
 
 def predict(
@@ -49,21 +55,29 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     samples: Annotated[int, typer.Option(help="End-times per prediction.", min=1)] = 10,
     top: Annotated[int, typer.Option(help="Show this many of the most probable classes.", min=1)] = 1,
+    false_alarm_rate: Annotated[
+        float | None, typer.Option(help="Familiarity at or below which inputs are called unfamiliar; by default that of the run.")
+    ] = None,
+    explanations: Annotated[
+        Explain, typer.Option("--explain", help="Say what makes inputs unfamiliar: columns of a table, or where in an image.")
+    ] = "none",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     data: Annotated[
         str | None, typer.Option(help="Data set of the training, for a saved model that does not record its normalisation.")
     ] = None,
 ) -> None:
-    """Predict images, arrays and tables: class, probability, uncertainty, and flags.
+    """Predict images, arrays and tables: class, probability, uncertainty, familiarity, and flags.
 
     Images of any size are converted to the network's input, and every conversion is reported. An input that cannot be used is
     reported, the others are predicted, and the exit status is 2.
     """
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise InputError(f"--out must end in .json or .csv, not {out.name!r}")
-    trained = TrainedModel.open(run, device, data)
+    trained = TrainedModel.open(run, device, data).with_false_alarm_rate(false_alarm_rate)
     batches, bad = _read(inputs, trained.shape)
-    predictions = _predict(trained, batches, samples)
+    predictions = _explained(trained, _predict(trained, batches, samples), explanations)
+    if trained.flag_problem is not None:
+        console.warn(trained.flag_problem)
     content = _document(trained, predictions, samples, top)
     if out is not None:
         _write(out, content, trained)
@@ -107,10 +121,23 @@ def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int) -> l
             together = iter(trained.rows(torch.cat([batches[position].raw for position in alike]), samples, advance))
             rows |= {position: list(itertools.islice(together, len(batches[position].names))) for position in alike}
     return [
-        _Named(name, row, batch.notes)
+        _Named(name, raw, row, batch.notes, batch.columns)
         for position, batch in enumerate(batches)
-        for name, row in zip(batch.names, rows[position], strict=True)
+        for name, raw, row in zip(batch.names, batch.raw, rows[position], strict=True)
     ]
+
+
+def _explained(trained: TrainedModel, predictions: Sequence[_Named], which: Explain) -> list[_Named]:
+    """The predictions, the flagged ones or all of them with an explanation."""
+    chosen = [one for one in predictions if which == "all" or (which == "flagged" and one.row.unfamiliar)]
+    if not chosen:
+        return list(predictions)
+    explained = {}
+    with progress_bar("explain", len(chosen)) as advance:
+        for one in chosen:
+            explained[id(one)] = replace(one, explanation=explain(trained, one.raw[None])[0])
+            advance(1)
+    return [explained.get(id(one), one) for one in predictions]
 
 
 def _best(trained: TrainedModel, row: PredictionRow, top: int) -> list[dict[str, Any]]:
@@ -125,13 +152,16 @@ def _document(trained: TrainedModel, predictions: Sequence[_Named], samples: int
     rows = []
     for one in predictions:
         best = {"top": _best(trained, one.row, top)} if trained.task == "classification" and top > 1 else {}
-        rows.append({"input": one.name, **one.row.to_json(), **best, "notes": list(one.notes)})
+        why = {} if one.explanation is None else {"explanation": one.explanation.to_json(one.columns)}
+        rows.append({"input": one.name, **one.row.to_json(), **best, **why, "notes": list(one.notes)})
     return {
         "model": trained.name,
         "task": trained.task,
         "classes": list(trained.class_names),
         "samples": samples,
         "operating_point": None if point is None else point.to_json(),
+        "false_alarm_rate": trained.false_alarm_rate,
+        "calibration": None if trained.calibration is None else trained.calibration.to_json(),
         "predictions": rows,
     }
 
@@ -142,7 +172,8 @@ def _write(path: Path, content: dict[str, Any], trained: TrainedModel) -> None:
     else:
         file = io.StringIO()
         flat = [_flat(row, trained.class_names) for row in content["predictions"]]
-        writer = csv.DictWriter(file, list(flat[0]) if flat else ["input"], lineterminator="\n")
+        columns = dict.fromkeys(key for row in flat for key in row)
+        writer = csv.DictWriter(file, list(columns) or ["input"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(flat)
         text = file.getvalue()
@@ -162,6 +193,8 @@ def _flat(row: dict[str, Any], classes: Sequence[str]) -> dict[str, Any]:
                 flat |= {"low90": value[0], "high90": value[1]}
             case "notes":
                 flat[key] = "; ".join(value)
+            case "explanation":
+                flat[key] = value["description"]
             case "top" | "task":
                 continue
             case _:
@@ -173,16 +206,16 @@ def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> Non
     shown = predictions[:_SHOWN]
     end_times = {one.row.end_time for one in predictions}
     per_input = len(end_times) > 1
-    room = max(16, console.out().width - (75 if per_input else 58))
+    room = max(16, console.out().width - (94 if per_input else 77))
     header: tuple[str, ...]
     if trained.task == "classification":
-        header = ("Input", "Class", "Proba-\nbility", "Entropy", "alea-\ntoric", "epis-\ntemic", "Flag")
+        header = ("Input", "Class", "Proba-\nbility", "Entropy", "alea-\ntoric", "epis-\ntemic", "Famili-\narity", "Flag")
         lines = [_class_line(trained, one, top, room) for one in shown]
-        words: tuple[int, ...] = (0, 1, 6)
+        words: tuple[int, ...] = (0, 1, 7)
     else:
-        header = ("Input", "Mean", "Std of\nthe model", "Std of\nthe noise", "90 % interval")
+        header = ("Input", "Mean", "Std of\nthe model", "Std of\nthe noise", "90 % interval", "Famili-\narity", "Flag")
         lines = [_real_line(one, room) for one in shown]
-        words = (0,)
+        words = (0, 6)
     if per_input:
         header = (*header, "End-time\n5 / 50 / 95 %")
         lines = [(*line, _times(one.row.end_time)) for line, one in zip(lines, shown, strict=True)]
@@ -200,37 +233,41 @@ def _show(trained: TrainedModel, predictions: Sequence[_Named], top: int) -> Non
     for notes, names in by_notes.items():
         if notes:
             console.say(f"{names[0] if len(names) == 1 else f'{len(names)} inputs'}: {', '.join(notes)}", style="dim")
-    _explain(trained)
+    for one in shown:
+        if one.explanation is not None:
+            console.say(f"{one.name}: its distance comes from: {one.explanation.describe(one.columns)}")
+    _explain_flags(trained)
 
 
-def _explain(trained: TrainedModel) -> None:
+def _explain_flags(trained: TrainedModel) -> None:
     """Explain the flags."""
     point = trained.operating_point
     if point is not None:
-        # Entropy and mutual information grow with doubt; their scores have the opposite sign.
-        small = f"below {point.ood_threshold:.3g}"
-        limit = small if point.ood_score == "max_probability" else f"above {-point.ood_threshold:.3g} nats"
-        score = f"{point.ood_score.replace('_', ' ')} is {limit}"
         console.say(
             f"abstain: the entropy is above {point.entropy_threshold:.3g} nats; below it, {point.accuracy_kept:.2%} of the "
-            f"answers were correct. OOD: the {score}, as for {1 - point.ood_keeps:.0%} of in-distribution inputs. "
-            f"Both thresholds were chosen on {point.n} examples.",
+            f"answers were correct, on {point.n} examples.",
             style="dim",
         )
     elif trained.task == "classification":
-        console.say(f"To flag predictions, choose an operating point with: ltnode operating-point {trained.path}", style="dim")
+        console.say(f"To abstain from uncertain answers, run: ltnode operating-point {trained.path}", style="dim")
+    if trained.flag_problem is None:
+        rate = trained.false_alarm_rate
+        console.say(
+            f"unfamiliar: the familiarity is at most {rate:g}, as for at most {rate:.2g} of inputs like the "
+            f"{trained.n_calibration} calibration examples.",
+            style="dim",
+        )
 
 
 def _class_line(trained: TrainedModel, one: _Named, top: int, room: int) -> tuple[str, ...]:
     row = one.row
     best = _best(trained, row, top)
-    flags = [word for word, raised in (("abstain", row.abstain), ("OOD", row.ood)) if raised]
     return (
         _shortened(one.name, room),
         "\n".join(entry["name"] for entry in best),
         "\n".join(f"{entry['probability']:.4f}" for entry in best),
         *(f"{value:.4f}" for value in (row.entropy, row.aleatoric, row.epistemic)),
-        " ".join(flags),
+        *_familiarity(row),
     )
 
 
@@ -238,7 +275,13 @@ def _real_line(one: _Named, room: int) -> tuple[str, ...]:
     row = one.row
     assert row.interval is not None
     numbers = (f"{value:.4g}" for value in (row.mean, row.std, row.noise_std))
-    return _shortened(one.name, room), *numbers, "{:.4g} .. {:.4g}".format(*row.interval)
+    return _shortened(one.name, room), *numbers, "{:.4g} .. {:.4g}".format(*row.interval), *_familiarity(row)
+
+
+def _familiarity(row: PredictionRow) -> tuple[str, str]:
+    """Familiarity and flags."""
+    flags = [word for word, raised in (("abstain", row.abstain), ("unfamiliar", row.unfamiliar)) if raised]
+    return "–" if row.familiarity is None else f"{row.familiarity:.3g}", " ".join(flags)
 
 
 def _shortened(name: str, room: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
@@ -28,25 +30,52 @@ def serve(
     token: Annotated[
         str | None, typer.Option(help="Require this token: 'Authorization: Bearer TOKEN'.", envvar="LTNODE_TOKEN")
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Name under which browsers may use the server, besides localhost and --host; can be repeated."),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="Address of a reverse proxy whose X-Forwarded-For names the client; can be repeated."),
+    ] = None,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; one more is answered 503 at once.")] = 256,
     max_batch: Annotated[int, typer.Option(help="Most inputs in one batch, collected over requests.")] = 64,
     max_wait_ms: Annotated[float, typer.Option(help="How long the first request of a batch waits for others.")] = 4.0,
+    false_alarm_rate: Annotated[
+        float | None, typer.Option(help="Familiarity at or below which inputs are called unfamiliar; by default that of the run.")
+    ] = None,
     seconds: Annotated[float, typer.Option(help="Longest time of a request, including the time in the queue.")] = 30.0,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Serve trained models over HTTP, with the explorer page.
 
     Paths are described at /openapi.json. Models are loaded from safetensors and JSON only. Ctrl-C or SIGTERM ends the server
-    after it has finished the accepted requests.
+    after it has finished the accepted requests, which may take 6 seconds.
     """
     check_extra()
     limits = Limits(max_queue=max_queue, max_batch=max_batch, max_wait_ms=max_wait_ms, seconds=seconds)
-    models = [TrainedModel.open(run) for path in runs for run in _run_folders(path)]
+    folders = [run for path in runs for run in _run_folders(path)]
+    models = [TrainedModel.open(run).with_false_alarm_rate(false_alarm_rate) for run in folders]
+    _warn_of_flags(models)
     if not server.is_local(host) and not token:
         warning = f"warning: anyone who can reach {host} can use this server: set --token, or omit --host"
         console.err().print(warning, style="yellow")
     announce = partial(_announce, [trained.name for trained in models], token, open_page)
-    server.serve(models, limits, token or None, host=host, port=port, ready=announce)
+    hosts, proxies = allow_host or (), trusted_proxy or ()
+    ended = server.serve(models, limits, token or None, hosts=hosts, proxies=proxies, host=host, port=port, ready=announce)
+    if ended is False:
+        # The interpreter cannot be taken down under a thread that computes: it would abort.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _warn_of_flags(models: Sequence[TrainedModel]) -> None:
+    """Say once which models can never call an input unfamiliar, and why."""
+    for problem in dict.fromkeys(trained.flag_problem for trained in models):
+        if problem is not None:
+            names = [trained.name for trained in models if trained.flag_problem == problem]
+            console.warn(f"{', '.join(names)}: {problem}")
 
 
 def _announce(names: Sequence[str], token: str | None, open_page: bool, address: str) -> None:

@@ -1,4 +1,4 @@
-"""``ltnode train``: train one model on one data set, from one seed or concurrently from several."""
+"""``ltnode train``: train one model on one data set, from one seed, concurrently from several, or an ensemble."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from ltnode import data as data_sets
 from ltnode.cli import console
 from ltnode.errors import ConfigError
-from ltnode.fitting import fit, fit_seeds
+from ltnode.fitting import fit, fit_members, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.engine import seed_folder
@@ -22,6 +22,7 @@ EXAMPLES = (
     "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
     "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
     "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
+    "ltnode train --model lt-node --data cifar10 --members 5 --out runs/cifar-ensemble",
 )
 
 
@@ -33,6 +34,12 @@ def train(
     seeds: Annotated[
         str, typer.Option(help="Several concurrent runs in one process, such as 0-4; the folders are OUT-seedN.")
     ] = "",
+    members: Annotated[
+        int | None,
+        typer.Option(
+            help="An ensemble of this many networks, trained concurrently into one run folder; seeds from --seed on.", min=2
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default runs/DATA-MODEL-seedN.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it if there is none.")] = False,
     config: Annotated[Path | None, typer.Option(help="TOML file with a training configuration.")] = None,
@@ -51,11 +58,13 @@ def train(
     options = {"model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit}
     if seeds and seed is not None:
         raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")
+    if seeds and members:
+        raise ConfigError("--seeds and --members cannot be combined: --seeds 0-4 gives five models, --members 5 one ensemble")
     chosen = configuration(config, {key: value for key, value in options.items() if value is not None}, settings or ())
     assert chosen.model is not None
     assert chosen.data is not None
     loaded = data_sets.load(chosen.data)
-    base = out or Path("runs") / f"{chosen.data}-{chosen.model}"
+    base = out or Path("runs") / (f"{chosen.data}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
     several = console.numbers(seeds) if seeds else []
     one = out or seed_folder(base, chosen.seed)
     folders = [seed_folder(base, number) for number in several] or [one]
@@ -66,17 +75,19 @@ def train(
     places = ", ".join(str(folder) for folder in folders)
     console.say(f"Training {chosen.model} on {chosen.data} ({loaded.n_train} examples) in {places}")
     with console.resumable(f"The checkpoint is in {places}: run the same command with --resume to continue."):
-        if several:
+        if members:
+            runs = [fit_members(network, loaded, chosen, members, one, resume=resume)]
+        elif several:
             runs = fit_seeds(network, loaded, chosen, several, base, resume=resume)
         else:
             runs = [fit(network(chosen.seed), loaded, chosen, one, resume=resume)]
     for run, folder in zip(runs, folders, strict=True):
-        _report(run, folder)
+        report_run(run, folder)
 
 
 def configuration(file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
     """The configuration of a command line: the preset, changed by a TOML file, by options, by ``key=value`` settings."""
-    values = {} if file is None else _read(file)
+    values = {} if file is None else read_values(file)
     named = {**values, **options}
     for key in ("model", "data"):
         if key not in named:
@@ -85,12 +96,14 @@ def configuration(file: Path | None, options: dict[str, Any], settings: list[str
     return base.replace(**values).replace(**options).with_overrides(settings)
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_values(file: Path) -> dict[str, Any]:
+    """Return what a TOML file says, after checking that it is a configuration."""
     TrainConfig.from_toml(file)  # checks the file and reports what is wrong with it
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def _report(run: Run, folder: Path) -> None:
+def report_run(run: Run, folder: Path) -> None:
+    """Show how a training ended, and where its model is."""
     last = run.history[-1] if run.history else {}
     facts: dict[str, str] = {"steps": str(run.results["steps"]), "seconds": f"{run.results['provenance']['wall_time_s']:.0f}"}
     for name in ("loss", "expected_log_likelihood", "kl"):

@@ -28,7 +28,8 @@ CLEAN_METRICS: Mapping[str, ClassMetric] = {
 def clean(context: Context) -> list[ResultRow]:
     """Quality, calibration and uncertainty on the test set.
 
-    The rows are: `CLEAN_METRICS`; the means of entropy, aleatoric and epistemic uncertainty (nats); the curves
+    The rows are: `CLEAN_METRICS`; the means of entropy, aleatoric and epistemic uncertainty (nats); ``unfamiliar_share``, the
+    share of test examples that are called unfamiliar, if the model is calibrated; the curves
     ``reliability_accuracy``, ``reliability_confidence`` and ``reliability_count`` over the lower edges of the bins, and
     ``confidence_accuracy`` and ``confidence_count`` over thresholds; ``parameters``; the learnt posterior, ``learnt.*``; and the
     spread over draws of T.
@@ -39,6 +40,7 @@ def clean(context: Context) -> list[ResultRow]:
     rows = context.quality_rows("clean", predictions, y, measures=CLEAN_METRICS)
     for name, value in _uncertainty(predictions).items():
         rows.append(context.row("clean", name, value, n, cost))
+    rows += context.flag_rows("clean", predictions.familiarity, cost)
     table = metrics.reliability(predictions.probs, y)
     for name, values in (("accuracy", table.accuracy), ("confidence", table.confidence), ("count", table.counts)):
         rows.append(

@@ -14,6 +14,7 @@ from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.predict import ClassPredictions, Predictor
 from ltnode.evaluation.results import Cost, ResultRow, Value
 from ltnode.trained import TrainedModel
+from ltnode.trained.operating_point import FALSE_ALARM_RATE
 from ltnode.typing import Tensor
 
 ClassMetric = Callable[[Tensor, Tensor], float]
@@ -121,6 +122,20 @@ class Context:
         """A row that is a curve over the abscissae ``x``."""
         extra = {"x": x.double().tolist(), "x_name": x_name}
         return self.row(protocol, metric, tuple(values.double().tolist()), n, cost, setting, extra)
+
+    def flag_rows(
+        self,
+        protocol: str,
+        familiarity: Tensor | None,
+        cost: Cost | None,
+        setting: Mapping[str, Any] | None = None,
+    ) -> list[ResultRow]:
+        """The share of examples that are called unfamiliar at the default false-alarm rate; no row without calibration."""
+        if familiarity is None:
+            return []
+        share = (familiarity <= FALSE_ALARM_RATE).double().mean().item()
+        where = {**(setting or {}), "rate": FALSE_ALARM_RATE}
+        return [self.row(protocol, "unfamiliar_share", share, len(familiarity), cost, where)]
 
     @property
     def spread_seeds(self) -> list[int]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ltnode import metrics
 from ltnode.evaluation.predict import ClassPredictions
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import Cost, ResultRow
-from ltnode.trained.operating_point import DEFAULT_SCORE, SCORES
 from ltnode.typing import Tensor
 
 DETECTION_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
@@ -19,13 +19,23 @@ DETECTION_METRICS: Mapping[str, Callable[[Tensor, Tensor], float]] = {
     "fpr95": metrics.fpr95,
     "detection_accuracy": metrics.detection_accuracy,
 }
+DEFAULT_SCORE = "max_probability"
+"""Score of the paper."""
+SCORES: Mapping[str, Callable[[Any], Tensor]] = {
+    "max_probability": lambda p: p.probs.amax(1),
+    "entropy": lambda p: -p.entropy,
+    "mutual_information": lambda p: -p.epistemic,
+    "distance": lambda p: -p.distance,
+}
+"""Scores of predictions, larger = more in-distribution."""
 
 
 def ood(context: Context) -> list[ResultRow]:
-    """Detection by three scores, entropies, and the accuracy on the pooled sets after rejection by entropy.
+    """Detection by up to four scores, entropies, and the accuracy on the pooled sets after rejection by entropy.
 
-    Images of the other set are normalised with the constants of the training data. The rows are: `DETECTION_METRICS` per score;
-    ``mean_entropy`` of both parts; the curves ``entropy_histogram`` (counts over the lower edges of the bins) and
+    Images of the other set are normalised with the constants of the training data. The rows are: `DETECTION_METRICS` per score,
+    of which "distance" needs a model whose familiarity is fitted; ``mean_entropy`` of both parts; ``unfamiliar_share`` of both
+    parts, if the model is calibrated; the curves ``entropy_histogram`` (counts over the lower edges of the bins) and
     ``rejection_accuracy``; and the spread over draws of T.
     """
     assert context.ood is not None
@@ -33,7 +43,8 @@ def ood(context: Context) -> list[ResultRow]:
     inside, outside = context.predict_test(), context.predictor.classify(other.x)
     n, cost = len(inside) + len(outside), _pooled(inside, outside)
     # The mutual information of a deterministic model is rounding noise.
-    scores = [name for name in SCORES if name != "mutual_information" or not context.predictor.deterministic]
+    useless = {"mutual_information"} if context.predictor.deterministic else set()
+    scores = [name for name in SCORES if name not in useless | ({"distance"} if inside.distance is None else set())]
     rows = [
         context.row("ood", metric, value, n, cost, {**where, "score": score})
         for score in scores
@@ -60,6 +71,7 @@ def _entropy_rows(context: Context, part: str, predictions: ClassPredictions) ->
     histogram = metrics.entropy_histogram(predictions.entropy, upper)
     counts, edges = histogram.counts, histogram.edges[:-1]
     return [
+        *context.flag_rows("ood", predictions.familiarity, cost, setting),
         context.row("ood", "mean_entropy", predictions.entropy.mean().item(), n, cost, setting),
         context.curve("ood", "entropy_histogram", counts, edges, "entropy in nats, lower edge of the bin", n, cost, setting),
     ]

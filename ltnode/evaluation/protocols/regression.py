@@ -32,6 +32,7 @@ def regression(context: Context) -> list[ResultRow]:
     for level in o.levels:
         covered = metrics.interval_coverage(predictions.mean, _spread(predictions), y, level)
         rows.append(context.row("regression", "coverage", covered, n, cost, {"level": level}))
+    rows += context.flag_rows("regression", predictions.familiarity, cost)
     rows += model_rows(context, "regression")
     grid = _grid(context)
     if grid is not None:
