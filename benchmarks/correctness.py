@@ -87,7 +87,7 @@ def worst(rows: list[dict[str, Any]], *keys: str) -> list[dict[str, Any]]:
 def configuration(options: argparse.Namespace, **changes: Any) -> TrainConfig:
     """The paper's training, cut to a few epochs on some of the images, with a line of the log per epoch."""
     per_epoch = -(-options.limit // options.batch)
-    return train_preset("lt-node", "cifar10").replace(
+    return train_preset("lt-node", "cifar10", "paper").replace(
         epochs=options.epochs,
         limit=options.limit,
         batch_size=options.batch,

@@ -3,7 +3,7 @@
 usage: python benchmarks/export.py --data FOLDER [--models zoo/lt-node-cifar10 ...] [--images 100] [--json FILE]
 
 ONNX on the stored grid for all of them; `lt-node-cifar10` also with adaptive steps and as a torch program. Prints the table of
-docs/export.md; the record is written after every export.
+docs/export.md; the record is written after every export. An existing record is continued: exports of the same weights are kept.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def exported(trained: TrainedModel, images: torch.Tensor, way: Way) -> dict[str,
     agreement = done.agreement
     return {
         "model": trained.name,
+        "weights_sha256": trained.weights_digest(),
         "format": format,
         "grid": grid,
         "samples": int(done.metadata["samples"]),
@@ -52,6 +53,11 @@ def exported(trained: TrainedModel, images: torch.Tensor, way: Way) -> dict[str,
         "from_predict": agreement.from_predict,
         "cpu_seconds": round(time.process_time() - began, 1),
     }
+
+
+def _weights(folder: Path) -> str | None:
+    """Digest of the weights of a model of the zoo; None if it is not there."""
+    return TrainedModel.open(folder).weights_digest() if folder.is_dir() else None
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
@@ -76,13 +82,19 @@ def main() -> None:
     torch.set_num_threads(1)
     models = options.models or sorted(path.parent for path in ZOO.glob("*/model.safetensors"))
     record: dict[str, Any] = {"machine": platform.machine(), "torch": torch.__version__, **source_state(), "rows": []}
+    done = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
+    record["rows"] = [row for row in done if row.get("weights_sha256") == _weights(ZOO / row["model"])]
+    finished = {(row["model"], row["format"], row["grid"]) for row in record["rows"]}
     for folder in models:
         trained = TrainedModel.open(folder)
         assert trained.data is not None
         images = ltnode.data.load(trained.data, options.data).test.x[: options.images].float() / 255
         for way in (STORED, *(OTHER_WAYS if trained.name == "lt-node-cifar10" else ())):
+            if (trained.name, *way) in finished:
+                continue
             record["rows"].append(exported(trained, images, way))
             print(record["rows"][-1], flush=True)
+            record["rows"].sort(key=lambda row: row["model"])
             if options.json:
                 options.json.write_text(json.dumps(record, indent=1) + "\n")
     print(markdown(record["rows"]))

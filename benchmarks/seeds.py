@@ -46,8 +46,8 @@ def random_images(name: str = "cifar10") -> Dataset:
 def train(data: Dataset, seeds: int, epochs: int) -> None:
     """Train a number of seeds and discard the results."""
     config = replace(
-        ltnode.train_preset("lt-node", "cifar10"), data=data.name, epochs=epochs, milestones=(), precision="bf16", device="cuda",
-        batch_size=BATCH, log_every=1000,
+        ltnode.train_preset("lt-node", "cifar10", "paper"), data=data.name, epochs=epochs, milestones=(), precision="bf16",
+        device="cuda", batch_size=BATCH, log_every=1000,
     )  # fmt: skip
     fit_seeds(lambda seed: ltnode.build("lt-node", "cifar10", seed=seed), data, config, range(seeds))
     torch.cuda.synchronize()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ltnode.errors import ConfigError
 from ltnode.report.published import read_values
+from paper.reproduce.images.zoo import Records
 from paper.reproduce.published import PaperValues
 
 
@@ -37,13 +38,28 @@ class PaperFolder:
 
     @property
     def readme(self) -> Path:
-        """README of the repository, which holds a generated table of results."""
+        """README of the repository, which holds generated tables of results."""
         return self.path.parent / "README.md"
+
+    @property
+    def ensembles(self) -> Path:
+        """Page on ensembles, which holds a generated table of results."""
+        return self.path.parent / "docs" / "ensembles.md"
+
+    @property
+    def promises(self) -> Path:
+        """Record of what the default recipe was measured to do."""
+        return self.path.parent / "benchmarks" / "results" / "promises.json"
 
     @property
     def zoo(self) -> Path:
         """Folder of the trained models."""
         return self.path.parent / "zoo"
+
+    @property
+    def records(self) -> Records:
+        """Where the measurements of the zoo are recorded."""
+        return Records(self.results, self.promises, self.promises.with_name("zoo.json"))
 
     def figure_names(self) -> list[str]:
         """Paths of all drawings, relative to the folder: first those of the image experiments, then those of the 1-D ones."""

@@ -16,10 +16,10 @@ from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.grid import Cell, load_grid, select
 from paper.reproduce.images.results import ImageResult, read_results
-from paper.reproduce.images.zoo import read_zoo
+from paper.reproduce.images.zoo import DefaultEntry, read_zoo
 from paper.reproduce.one_dimensional import experiment
 from paper.reproduce.pages.claims import claims_page
-from paper.reproduce.pages.readme import results_block, with_results
+from paper.reproduce.pages.readme import ensembles_block, read_promises, results_block, with_results
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.pages.tables import tables_page
 from paper.reproduce.pages.zoo import card, overview
@@ -56,9 +56,11 @@ def test_every_result_is_a_cell_of_the_grid(results: list[ImageResult], grid: li
         assert set(clean) <= {26_032 if result.data == "svhn" else 10_000}
 
 
-def test_the_readme_has_the_table_of_the_results(results: list[ImageResult], claims: list[JudgedClaim]) -> None:
+def test_the_readme_has_the_tables_of_the_record(claims: list[JudgedClaim]) -> None:
     text = PAPER.readme.read_text(encoding="utf-8")
-    assert with_results(text, results_block(results, PAPER.published(), claims)) == text, REBUILD
+    assert with_results(text, results_block(read_promises(PAPER.promises), claims)) == text, REBUILD
+    page = PAPER.ensembles.read_text(encoding="utf-8")
+    assert with_results(page, ensembles_block(read_promises(PAPER.promises))) == page, REBUILD
 
 
 def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResult], claims: list[JudgedClaim]) -> None:
@@ -68,13 +70,16 @@ def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResu
 
 
 def test_the_cards_of_the_zoo_are_those_of_the_results(grid: list[Cell]) -> None:
-    entries, published = read_zoo(PAPER.zoo, grid, PAPER.results), PAPER.published()
-    assert len(entries) >= 7
+    entries, published = read_zoo(PAPER.zoo, grid, PAPER.records), PAPER.published()
+    assert len(entries) >= 19
     assert overview(entries, published, Remarks.read(PAPER.remarks).zoo) == (PAPER.zoo / "README.md").read_text(), REBUILD
     for entry in entries:
         assert card(entry, published) == (entry.folder / "README.md").read_text(encoding="utf-8"), REBUILD
-        assert entry.result is not None
-        assert entry.result.content["small_part"]["examples"] == 500
+        if isinstance(entry, DefaultEntry):
+            assert entry.small_part["examples"] == 500
+        else:
+            assert entry.result is not None
+            assert entry.result.content["small_part"]["examples"] == 500
 
 
 def test_the_recorded_verdicts_stay_what_they_are(claims: list[JudgedClaim]) -> None:

@@ -47,6 +47,6 @@ def write_pages(folder: PaperFolder, grid: Sequence[Cell], *, figures: bool, rep
     judged = all_claims(results, folder.results, published)
     made = write_paper_pages(folder, results, judged, figures=figures)
     if repository:
-        made += write_readme_results(folder, results, judged) + write_zoo_cards(folder, grid)
+        made += write_readme_results(folder, judged) + write_zoo_cards(folder, grid)
     for path in made:
         console.say(f"made {path}")

@@ -64,7 +64,9 @@ class Cell:
     @property
     def config(self) -> TrainConfig:
         """Training configuration."""
-        config = train_preset(self.model, self.data, self.preset).replace(seed=self.seed).replace(**self.train)
+        # The preset is that of the model: all trainings of the reproduction have the paper's schedule.
+        schedule = train_preset(self.model, self.data, "paper").replace(preset=self.preset)
+        config = schedule.replace(seed=self.seed).replace(**self.train)
         return config.with_overrides(self.trial)
 
     def build(self, data: Any | None = None) -> Model:

@@ -12,7 +12,7 @@ from paper.reproduce.images.results import ImageResult
 from paper.reproduce.images.zoo import read_zoo
 from paper.reproduce.pages.claims import claims_page
 from paper.reproduce.pages.figures import draw
-from paper.reproduce.pages.readme import BEGIN, results_block, with_results
+from paper.reproduce.pages.readme import BEGIN, ensembles_block, read_promises, results_block, with_results
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.pages.tables import tables_page
 from paper.reproduce.pages.zoo import card, overview
@@ -30,19 +30,25 @@ def write_paper_pages(
     return [*made, _write(paper.path / "README.md", claims_page(judged, remarks, paper.figure_names()))]
 
 
-def write_readme_results(paper: PaperFolder, results: Sequence[ImageResult], judged: Sequence[JudgedClaim]) -> list[Path]:
-    """Replace the table of results in the README of the repository; a README without a place for it is not changed."""
-    text = paper.readme.read_text(encoding="utf-8") if paper.readme.exists() else ""
-    if BEGIN not in text:
-        return []
-    return [_write(paper.readme, with_results(text, results_block(results, paper.published(), judged)))]
+def write_readme_results(paper: PaperFolder, judged: Sequence[JudgedClaim]) -> list[Path]:
+    """Replace the results in the README and on the page on ensembles; pages without a place for them are not changed."""
+    made = []
+    if BEGIN in (text := _read(paper.readme)):
+        made.append(_write(paper.readme, with_results(text, results_block(read_promises(paper.promises), judged))))
+    if BEGIN in (text := _read(paper.ensembles)):
+        made.append(_write(paper.ensembles, with_results(text, ensembles_block(read_promises(paper.promises)))))
+    return made
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def write_zoo_cards(paper: PaperFolder, grid: Sequence[Cell]) -> list[Path]:
     """Write the cards of the trained models and the overview of the zoo, if there is a zoo."""
     if not paper.zoo.is_dir():
         return []
-    published, entries = paper.published(), read_zoo(paper.zoo, grid, paper.results)
+    published, entries = paper.published(), read_zoo(paper.zoo, grid, paper.records)
     made = [_write(entry.folder / "README.md", card(entry, published)) for entry in entries]
     note = Remarks.read(paper.remarks).zoo
     return [*made, _write(paper.zoo / "README.md", overview(entries, published, note))]
