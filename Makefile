@@ -11,7 +11,7 @@ pytest := OMP_NUM_THREADS=1 $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 none_is_fine := test $$? -eq 5 # pytest's status for an empty selection
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-real test-learning lint format hooks browser-tools bench constraints clean
+.PHONY: help install demo test test-slow test-real test-learning fuzz soak lint format hooks browser-tools bench constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these commands
@@ -42,6 +42,15 @@ test-real: $(installed) ## the quick tests on the real image sets in the folder 
 
 test-learning: $(installed) ## every model learns 6,000 digits of LTNODE_DATA on the CPU: minutes each
 	@$(pytest) -m "realdata and slow and not gpu" --timeout 1200 $(PYTEST_ARGS) || $(none_is_fine)
+
+# An hour each by default: make fuzz SECONDS=60
+SECONDS ?= 3600
+
+fuzz: $(installed) ## mutated files and requests for every reader of untrusted bytes, for SECONDS
+	@cd tests && OMP_NUM_THREADS=1 PYTHONPATH=..:. ../$(bin)/python -m fuzz.run --seconds $(SECONDS) --findings ../fuzz-findings
+
+soak: $(installed) ## mixed traffic to a server on this machine for SECONDS; memory and descriptors must stay flat
+	@cd tests && OMP_NUM_THREADS=1 PYTHONPATH=..:. ../$(bin)/python -m serve.soak --seconds $(SECONDS)
 
 lint: $(installed) ## ruff (rules and format) and mypy (strict on the package)
 	@$(bin)/ruff check .

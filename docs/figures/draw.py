@@ -17,6 +17,7 @@ from torch import Tensor
 
 import ltnode
 from ltnode.data import gap_data, gap_grid
+from ltnode.demo.gaussian_process import fit_gaussian_process
 from ltnode.report.style import DARK, LIGHT, Theme, new_figure, panel_title, themed
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def gap_figure(theme: Theme, runs: Path) -> Figure:
     data, grid = gap_data(300, 0), gap_grid()[::4]
     for axes, name, title in ((left, "lt-node", "LT-NODE"), (middle, "alt-node", "ALT-NODE")):
         _prediction(axes, theme, ltnode.load(runs / name), name, data.train.x[:, 0], data.train.y, grid)
-        panel_title(axes, title, "mean, ±1 and ±2 std over end-times")
+        panel_title(axes, title, "mean, ±1 and ±2 std")
     left.set_ylabel("y")
 
     model = ltnode.load(runs / "lt-node")
@@ -154,7 +155,12 @@ def _prediction(axes: Axes, theme: Theme, model: ltnode.Model, name: str, x: Ten
     for low, high in ((-1.0, -0.7), (0.5, 1.0)):
         axes.axvspan(low, high, color=theme.shade, lw=0)
     for width, opacity in ((2, 0.18), (1, 0.32)):
-        axes.fill_between(line, p.mean - width * p.std, p.mean + width * p.std, color=colour, alpha=opacity, lw=0)
+        spread = width * p.total_std
+        axes.fill_between(line, p.mean - spread, p.mean + spread, color=colour, alpha=opacity, lw=0)
+    mean, std = fit_gaussian_process(x[:, None], y).predict(grid)
+    for sign, label in ((-1, None), (1, "±2 std of a Gaussian process")):
+        axes.plot(line, mean + sign * 2 * std, color=theme.text, lw=0.7, alpha=0.7, label=label)
+    axes.legend(loc="lower left")
     axes.plot(line, torch.cos(4 * line + 0.8), ls=DASHES, lw=1.1, color=theme.faint)
     axes.plot(x, y, ".", ms=2.6, mew=0, color=theme.point, alpha=0.6)
     axes.plot(line, p.mean, color=colour)

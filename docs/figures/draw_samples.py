@@ -183,9 +183,19 @@ def house_number(pen: ImageDraw.ImageDraw) -> None:
     pen.bitmap((0, 0), ImageChops.multiply(digit, Image.new("L", digit.size, 245)), fill=(240, 232, 206))
 
 
-def noise() -> Image.Image:
-    """Uniform noise in every pixel and channel."""
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8), "RGB")
+def noise(mode: str) -> Image.Image:
+    """Uniform noise in every pixel and channel; "L" is 28 x 28 in grey, "RGB" 32 x 32 in colour."""
+    shape = (28, 28) if mode == "L" else (32, 32, 3)
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8), mode)
+
+
+def gradient(mode: str) -> Image.Image:
+    """From black on the left to white, or to blue, on the right."""
+    side = 28 if mode == "L" else 32
+    ramp = np.broadcast_to(np.linspace(0, 255, side).astype(np.uint8), (side, side))
+    if mode == "L":
+        return Image.fromarray(np.ascontiguousarray(ramp), mode)
+    return Image.fromarray(np.stack([255 - ramp, ramp.T, ramp], axis=2), mode)
 
 
 def samples() -> list[tuple[dict[str, object], Image.Image]]:
@@ -203,13 +213,18 @@ def samples() -> list[tuple[dict[str, object], Image.Image]]:
     add("four-or-nine", "Four or nine?", as_mnist(ink(STROKES["four-or-nine"])))
     add("letter-k", "The letter K", as_mnist(ink(STROKES["letter"])))
     add("shirt", "A T-shirt", shirt(), "T-shirt/top", ["fashion-mnist"])
+    add("noise-grey", "Pure noise", noise("L"))
+    add("black-grey", "All black", Image.new("L", (28, 28)))
+    add("gradient-grey", "A gradient", gradient("L"))
     sky = ((92, 150, 214), (178, 212, 240))
     add("airplane", "Airplane", scene(airplane, sky, 1), "airplane", ["cifar10"])
     add("ship", "Ship", scene(ship, ((150, 190, 222), (214, 226, 232)), 2), "ship", ["cifar10"])
     add("car", "Car", scene(car, ((196, 204, 208), (150, 158, 150)), 3), "automobile", ["cifar10"])
     add("bird", "Bird", scene(bird, ((140, 176, 120), (104, 148, 92)), 4), "bird", ["cifar10"])
     add("house-number", "House number 5", scene(house_number, sky, 5), "5", ["svhn"])
-    add("noise", "Pure noise", noise())
+    add("noise", "Pure noise", noise("RGB"))
+    add("black", "All black", Image.new("RGB", (32, 32)))
+    add("gradient", "A gradient", gradient("RGB"))
     return found
 
 

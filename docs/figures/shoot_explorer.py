@@ -1,7 +1,7 @@
 """Take screenshots of the explorer page: ``python docs/figures/shoot_explorer.py http://127.0.0.1:8000``.
 
-Start ``ltnode serve zoo`` first. Writes explorer-light.png (the initial view), explorer-dark.png (a CIFAR10 model on an image of
-another kind) and explorer-phone.png, reduced to 256 colours.
+Start ``ltnode serve zoo`` first. Writes explorer-light.png and explorer-phone.png (the initial view) and explorer-dark.png (an
+MNIST model on a letter), reduced to 256 colours.
 """
 
 from __future__ import annotations
@@ -30,8 +30,13 @@ def shoot(browser: Any, address: str, name: str) -> bytes:
     """Screenshot of the whole page as a PNG."""
     page = browser.new_context(**VIEWS[name]).new_page()
     page.goto(address)
-    page.select_option("#model", "lt-node-cifar10" if name == "dark" else "lt-node-mnist-paper")
     page.wait_for_function(SETTLED, timeout=60_000)
+    if name == "dark":
+        page.select_option("#model", "lt-node-mnist")
+        page.wait_for_function(SETTLED, timeout=60_000)
+        page.click('[data-sample="letter-k"]')
+        page.wait_for_timeout(2_000)
+        page.wait_for_function(SETTLED, timeout=60_000)
     page.wait_for_timeout(500)  # the bars are animated
     return bytes(page.screenshot(full_page=True))
 
