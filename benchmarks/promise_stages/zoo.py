@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ _FILES = ("config.json", "model.safetensors", "results.json", "metrics.jsonl")
 
 def build_zoo(place: Place, models: Sequence[str], sets: Sequence[str]) -> None:
     """Add the runs of seed 0, the distilled one and the ensemble to the zoo, where they are missing, and record small parts."""
-    wanted = {f"{model}-{data}": place.run(model, data, 0) for model in models for data in sets}
-    student = place.run(DISTILLED, STUDENT_DATA, 0)
+    wanted = {f"{model}-{data}": place.run(model, data, SEEDS[0]) for model in models for data in sets}
+    student = place.run(DISTILLED, STUDENT_DATA, SEEDS[0])
     if STUDENT_DATA in sets and is_complete(student):
         wanted[f"{DISTILLED}-{STUDENT_DATA}"] = student
     for name, source in wanted.items():
@@ -42,8 +42,8 @@ def build_zoo(place: Place, models: Sequence[str], sets: Sequence[str]) -> None:
         if not (ZOO / name).exists():
             runs = [_finished(place.run(*ENSEMBLE, seed), place, training.fit) for seed in SEEDS]
             fitting.assemble_members(runs, place.dataset(ENSEMBLE[1]), ZOO / name)
-        wanted[name] = ZOO / name
-    record_small_parts(place, sorted(wanted))
+        wanted[name] = place.work / "runs" / f"{ENSEMBLE[1]}-{ENSEMBLE[0]}-ensemble"
+    record_models(place, dict(sorted(wanted.items())))
 
 
 def _add(source: Path, target: Path, place: Place) -> None:
@@ -63,10 +63,10 @@ def _finished(folder: Path, place: Place, fit: Callable[..., Run]) -> Run:
     return fit(model, data, config, folder, resume=True)
 
 
-def record_small_parts(place: Place, names: Sequence[str], record: Path = RECORD) -> None:
-    """Evaluate the first test images on a CPU in float32, and record error and log-likelihood by zoo folder."""
+def record_models(place: Place, sources: Mapping[str, Path], record: Path = RECORD) -> None:
+    """Record every zoo folder with the row of its run, and with error and log-likelihood of the first test images on a CPU."""
     rows: dict[str, Any] = json.loads(record.read_text())["models"] if record.exists() else {}
-    for name in names:
+    for name, source in sources.items():
         began, trained = time.monotonic(), ltnode.TrainedModel.open(ZOO / name, "cpu")
         weights = trained.weights_digest()
         if rows.get(name, {}).get("weights_sha256") == weights:
@@ -76,13 +76,16 @@ def record_small_parts(place: Place, names: Sequence[str], record: Path = RECORD
             **small_part(ZOO / name, data),
             "weights_sha256": weights,
             "provenance": provenance(choose_device("cpu"), began),
+            "test_set": json.loads(place.unit("evaluate", source.name).read_text()),
         }
         print(f"{name}: {rows[name]}", flush=True)
-        content = {
-            "protocol": f"what predict returns, first {SMALL_PART} test images, CPU, fp32",
-            "models": dict(sorted(rows.items())),
-        }
-        record.write_text(json.dumps(content, indent=1) + "\n")
+        protocol = f"test_set: as in promises.json; the rest: what predict returns, first {SMALL_PART} test images, CPU, fp32"
+        record.write_text(_one_model_per_line(protocol, dict(sorted(rows.items()))))
+
+
+def _one_model_per_line(protocol: str, models: Mapping[str, Any]) -> str:
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in models.items())
+    return f'{{\n "protocol": {json.dumps(protocol)},\n "models": {{\n{lines}\n }}\n}}\n'
 
 
 def small_part(folder: Path, data: ltnode.data.Dataset) -> dict[str, Any]:

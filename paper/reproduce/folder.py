@@ -59,7 +59,7 @@ class PaperFolder:
     @property
     def records(self) -> Records:
         """Where the measurements of the zoo are recorded."""
-        return Records(self.results, self.promises, self.promises.with_name("zoo.json"))
+        return Records(self.results, self.promises.with_name("zoo.json"))
 
     def figure_names(self) -> list[str]:
         """Paths of all drawings, relative to the folder: first those of the image experiments, then those of the 1-D ones."""

@@ -109,6 +109,5 @@ def test_the_ensemble_consists_of_the_measured_runs() -> None:
     for a, b in zip(ensemble.networks[0].parameters(), alone.parameters(), strict=True):
         assert torch.equal(a, b)
     seeds = [member["seed"] for member in json.loads((ROOT / "zoo/ensemble-cifar10/results.json").read_text())["members"]]
-    record = json.loads(PAPER.records.promises.read_text())
-    (row,) = [row for row in record["rows"] if row["name"] == "cifar10-node-ensemble"]
+    row = json.loads(PAPER.records.default.read_text())["models"]["ensemble-cifar10"]["test_set"]
     assert seeds == row["members"] == [0, 1, 2, 3, 4]

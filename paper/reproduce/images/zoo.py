@@ -43,15 +43,13 @@ class DefaultEntry:
     Attributes:
         folder: Its folder.
         config: How it was trained.
-        row: Its measurements, a row of the record of `benchmarks/promises.py`.
-        shifted_images: Number of test images that were rotated and blurred.
+        row: Its measurements on the test set, by `benchmarks/promises.py`.
         small_part: Numbers of the first test images, which anyone can check in seconds.
     """
 
     folder: Path
     config: TrainConfig
     row: dict[str, Any]
-    shifted_images: int
     small_part: dict[str, Any]
 
 
@@ -64,13 +62,11 @@ class Records:
 
     Attributes:
         paper: Folder of the results of the image experiments.
-        promises: Record of the default recipe.
-        small_parts: Record of the first test images of the default recipe's models.
+        default: Record of the models of the default recipe.
     """
 
     paper: Path
-    promises: Path
-    small_parts: Path
+    default: Path
 
 
 def zoo_name(cell: Cell) -> str:
@@ -123,20 +119,19 @@ def read_zoo(zoo: Path, cells: Sequence[Cell], records: Records) -> list[Entry]:
 
 
 def _default_entry(folder: Path, config: TrainConfig, records: Records) -> DefaultEntry:
-    rows = {row["name"]: row for row in read_record(records.promises)["rows"]}
     is_ensemble = config.model == "ensemble"
     network = config.model_options["of"] if is_ensemble else config.model
     name = f"{config.data}-{network}-" + ("ensemble" if is_ensemble else f"seed{config.seed}")
-    if name not in rows or folder.name != f"{config.model}-{config.data}":
-        raise DataError(f"{folder} must hold the run {name} of {records.promises} and be called {config.model}-{config.data}")
+    small = dict(read_record(records.default)["models"].get(folder.name, {}))
+    row = small.pop("test_set", {})
+    if row.get("name") != name or folder.name != f"{config.model}-{config.data}":
+        raise DataError(f"{folder} must hold the run {name} of {records.default} and be called {config.model}-{config.data}")
     weights = read_record(folder / "operating_point.json")["weights"]
-    small = read_record(records.small_parts)["models"].get(folder.name, {})
     # The row of an ensemble is measured on the averaged predictions of its networks, so it has no weights of its own.
-    measured = [small] if is_ensemble else [small, rows[name]["provenance"]]
+    measured = [small] if is_ensemble else [small, row["provenance"]]
     if any(found.get("weights_sha256") != weights for found in measured):
         raise DataError(f"the records have no numbers of the weights of {folder}; measure them with benchmarks/promises.py")
-    first = rows[f"{config.data}-{network}-seed{config.seed}"]["provenance"]
-    return DefaultEntry(folder, config, rows[name], first["shifted_images"], small)
+    return DefaultEntry(folder, config, row, small)
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ltnode import train_preset
 from ltnode.report.naming import data_title, model_title
 from ltnode.report.table import markdown_table
 from paper.reproduce.images.zoo import DefaultEntry, read_record
@@ -91,6 +92,8 @@ def _training(entry: DefaultEntry) -> str:
             f"{config.data} --members {len(seeds)} --set precision={config.precision} --out RUN`."
         )
     command = f"ltnode train --model {config.model} --data {config.data} --seed {config.seed} --set precision={config.precision}"
+    if config.epochs != train_preset(config.model, config.data).epochs:
+        command += f" --set epochs={config.epochs} --set milestones={list(config.milestones)}"
     return f"{training(config, results['provenance'])}\nTo repeat it, run `{command} --out RUN`."
 
 
@@ -117,8 +120,8 @@ def _quality(entry: DefaultEntry) -> str:
     # The record averages what the networks answer; the folder fits one temperature and widening for the average.
     averaged = ", for the average of the networks' predictions, each with its own temperature and widening"
     return (
-        f"**Quality and calibration** (log-likelihood in nats; rotated and blurred: the first {entry.shifted_images:,} test "
-        f"images). Recorded in `benchmarks/results/promises.json`{averaged if 'members' in row else ''}.\n\n"
+        f"**Quality and calibration** (log-likelihood in nats; rotated and blurred: the first 5,000 test images). "
+        f"Recorded in `benchmarks/results/zoo.json`{averaged if 'members' in row else ''}.\n\n"
         f"{markdown_table(('images', *_QUALITY.values()), rows)}\n"
         f"On the test set, a perfectly calibrated model would show an ECE of {row['clean']['shown']['ece_if_calibrated']:.4f}. "
         f"On the first {small['examples']} test images and a CPU, this folder has error {small['error']:.4f} and log-likelihood "
