@@ -45,7 +45,11 @@ def _is_missing(cell: Any) -> bool:
     if isinstance(cell, str):
         return cell.strip().lower() in MISSING_WORDS
     # pandas has a missing value of its own, which cannot be compared.
-    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and math.isnan(cell))
+    return (
+        cell is None
+        or type(cell).__name__ in ("NAType", "NaTType")
+        or (isinstance(cell, float | np.floating) and bool(np.isnan(cell)))
+    )
 
 
 def numbers(values: NDArray[Any]) -> Values:

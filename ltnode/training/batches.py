@@ -167,6 +167,8 @@ class TrainingData:
 def held_out_parts(dataset: Dataset, config: TrainConfig) -> tuple[Dataset, Parts]:
     """Return the data set with the training examples that ``limit`` keeps, and the positions of their three parts."""
     used = dataset if config.limit is None else dataset.subset(min(config.limit, dataset.n_train))
+    if used.parts is not None:
+        return used, used.parts.merged(config.validation_fraction > 0, config.calibration_fraction > 0)
     return used, split_parts(used.n_train, config.validation_fraction, config.calibration_fraction, config.parts_seed)
 
 
