@@ -1,7 +1,8 @@
-"""What a network must know about its data: the shape of an input, the task and the number of classes."""
+"""What a network must know about its data: the shape of an input, the task, the number of classes, the scale of the target."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
@@ -19,11 +20,14 @@ class InputSpec:
         shape: (D,) for vectors or (C, H, W) for images.
         task: "classification" or "regression".
         n_classes: Number of classes; None for regression.
+        target: Mean and standard deviation of the targets of a regression, in whose units the model answers; None for targets
+            that are already of order 1.
     """
 
     shape: tuple[int, ...]
     task: Task
     n_classes: int | None = None
+    target: tuple[float, float] | None = None
 
     @property
     def is_image(self) -> bool:
@@ -45,10 +49,24 @@ class InputSpec:
             raise InputError(f"n_classes must be >= 2 for classification, not {self.n_classes}")
         if self.task == "regression" and self.n_classes is not None:
             raise InputError(f"n_classes must be None for regression, which has no classes, not {self.n_classes}")
+        if self.target is not None:
+            self._check_target()
+
+    def _check_target(self) -> None:
+        numbers = self.target if isinstance(self.target, tuple) else ()
+        finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
+        if self.task != "regression" or len(numbers) != 2 or not finite or numbers[1] <= 0:
+            raise InputError(f"target must be the mean and the positive std of a regression target, not {self.target!r}")
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation of the targets of a regression; 1 if it is unknown."""
+        return 1.0 if self.target is None else self.target[1]
 
     def to_json(self) -> dict[str, Any]:
         """Return the specification as JSON types."""
-        return {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes}
+        plain: dict[str, Any] = {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes}
+        return plain if self.target is None else {**plain, "target": list(self.target)}
 
 
 def input_spec(data: str | InputSpec | Any) -> InputSpec:
@@ -58,7 +76,8 @@ def input_spec(data: str | InputSpec | Any) -> InputSpec:
     if isinstance(data, str):
         return _spec_of_name(data)
     try:
-        return InputSpec(tuple(data.input_shape), data.task, data.n_classes)
+        scale = getattr(data, "target_scale", None)
+        return InputSpec(tuple(data.input_shape), data.task, data.n_classes, target=scale)
     except AttributeError:
         raise InputError(f"data must be the name of a data set or a Dataset, not {type(data).__name__}") from None
 

@@ -22,6 +22,7 @@ from ltnode.models.node_gp import GPOptions, NodeGP
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.presets import Preset, preset_end_time, preset_objective
 from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
+from ltnode.models.units import head_in_units
 from ltnode.objective import Gaussian, Likelihood, MeanSquare
 
 LATENT_TIME_MODELS = ("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer")
@@ -45,14 +46,14 @@ def _build_latent_time(
     likelihood: Likelihood | None = None
     if spec.task == "regression":
         learns_noise = preset == "default" or name in ("lt-node", "alt-node", "lt-node-mixture")
-        likelihood = Gaussian() if learns_noise else MeanSquare()
+        likelihood = Gaussian(spec.scale, smallest_std=1e-4 * spec.scale) if learns_noise else MeanSquare(spec.scale)
     if end_time is None or isinstance(end_time, Mapping):
         end_time = preset_end_time(name, preset, parts.encoder, end_time or {})
     base_solver = SolverOptions() if preset == "default" else SolverOptions(training="adaptive", clip_last=False)
     return LatentTimeODE(
         parts.stem,
         parts.field,
-        parts.head,
+        head_in_units(parts.head, spec),
         end_time,
         spec.task,
         likelihood=likelihood,
@@ -176,7 +177,8 @@ def _build_node_gp(
     else:
         features = width or 32
     options = _override(GPOptions(), gp)
-    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver)
+    units = spec.target or (0.0, 1.0)
+    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver, units=units)
 
 
 Builder = Callable[..., Model]

@@ -158,6 +158,7 @@ class TrainingData:
             "n_validation": len(self.parts.validation),
             "n_calibration": len(self.parts.calibration),
             **self.parts.checksums(),
+            **({} if data.schema is None else {"schema": data.schema.to_json()}),
         }
 
     def _inputs(self, x: Tensor) -> Tensor:
