@@ -1,4 +1,4 @@
-"""What a network must know about its data: the shape of an input, the task and the number of classes."""
+"""What a network must know about its data: the shape of an input, the task and the number of classes or targets."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from functools import cache
 from typing import Any, get_args
 
 from ltnode import data as data_sets
+from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.models.contract import Task
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Shape of one input, task, and number of classes.
+    """Shape of one input, task, and number of classes or targets.
 
     Attributes:
         shape: (D,) for vectors or (C, H, W) for images.
         task: "classification" or "regression".
         n_classes: Number of classes; None for regression.
+        n_targets: Number of real values that a regression predicts.
     """
 
     shape: tuple[int, ...]
     task: Task
     n_classes: int | None = None
+    n_targets: int = 1
 
     @property
     def is_image(self) -> bool:
@@ -32,8 +35,8 @@ class InputSpec:
 
     @property
     def n_outputs(self) -> int:
-        """Width of the head: one logit per class, or one mean."""
-        return self.n_classes if self.task == "classification" and self.n_classes else 1
+        """Width of the head: one logit per class, or one mean per target."""
+        return self.n_classes if self.task == "classification" and self.n_classes else self.n_targets
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -43,12 +46,15 @@ class InputSpec:
             raise InputError(unknown_name("task", self.task, get_args(Task)))
         if self.task == "classification" and (self.n_classes is None or self.n_classes < 2):
             raise InputError(f"n_classes must be >= 2 for classification, not {self.n_classes}")
+        if checked_count("n_targets", self.n_targets) > 1 and self.task == "classification":
+            raise InputError(f"n_targets must be 1 for classification, which has one label per input, not {self.n_targets}")
         if self.task == "regression" and self.n_classes is not None:
             raise InputError(f"n_classes must be None for regression, which has no classes, not {self.n_classes}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as JSON types."""
-        return {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes}
+        """Return the specification as JSON types; ``n_targets`` is omitted if it is 1, as in files of earlier versions."""
+        several = {"n_targets": self.n_targets} if self.n_targets > 1 else {}
+        return {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes, **several}
 
 
 def input_spec(data: str | InputSpec | Any) -> InputSpec:
@@ -58,7 +64,7 @@ def input_spec(data: str | InputSpec | Any) -> InputSpec:
     if isinstance(data, str):
         return _spec_of_name(data)
     try:
-        return InputSpec(tuple(data.input_shape), data.task, data.n_classes)
+        return InputSpec(tuple(data.input_shape), data.task, data.n_classes, data.train.y.shape[1:].numel())
     except AttributeError:
         raise InputError(f"data must be the name of a data set or a Dataset, not {type(data).__name__}") from None
 
