@@ -29,7 +29,8 @@ def build(
             ``"paper"``: the published experiment (density weights, no truncation, adaptive steps, random draws).
         seed: Seed of the initial weights; None draws them from the global generator of torch.
         **options: ``width``, ``augment``, ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
-            ``end_time`` (a distribution, or a mapping of changes such as ``{"prior": (1.0, 0.01)}``); for the models that
+            ``end_time`` (a distribution, or a mapping of changes such as ``{"prior": (1.0, 0.01)}``), ``noise`` of a
+            regression (``"constant"``, or ``"varying"`` with the input); for the models that
             have them ``sde``, ``gp``, ``rate``; for an ensemble ``members`` (5) and ``of``, the model that it consists of
             (``node``).
     """
@@ -55,7 +56,7 @@ def build_from_spec(description: Mapping[str, Any]) -> Model:
     given = description["input"]
     target = given.get("target")
     scale = None if target is None else tuple(target)
-    spec = InputSpec(tuple(given["shape"]), given["task"], given["n_classes"], target=scale)
+    spec = InputSpec(tuple(given["shape"]), given["task"], given["n_classes"], given.get("n_targets", 1), scale)
     return build(description["model"], spec, description["preset"], **description["options"])
 
 

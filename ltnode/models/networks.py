@@ -39,8 +39,8 @@ class Parts:
         return self
 
 
-def vector_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> Parts:
-    """Return the networks for vectors."""
+def vector_parts(spec: InputSpec, width: int, amortized: bool, augment: int, outputs: int | None = None) -> Parts:
+    """Return the networks for vectors; ``outputs`` is the width of the head, by default that of the specification."""
     # A linear lift leaves the non-linear work to the ODE: members at different end-times are then different functions
     # wherever no data ties them together.
     stem = nn.Linear(spec.shape[0], width)
@@ -49,7 +49,7 @@ def vector_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> 
     return Parts(
         stem=stem,
         field=vectors.TimeMLP(width + augment, (width, width)),
-        head=nn.Linear(width + augment, spec.n_outputs),
+        head=nn.Linear(width + augment, outputs or spec.n_outputs),
         encoder=vectors.mlp([spec.shape[0], width, 2]) if amortized else None,
     )
 
@@ -62,14 +62,14 @@ def paper_vector_parts(spec: InputSpec, amortized: bool) -> Parts:
     return Parts(vectors.paper_stem(), vectors.paper_field(), nn.Linear(50, 1), encoder).initialise(vectors.init_paper_)
 
 
-def image_parts(spec: InputSpec, width: int, amortized: bool, augment: int) -> Parts:
-    """Return the paper's networks for images."""
+def image_parts(spec: InputSpec, width: int, amortized: bool, augment: int, outputs: int | None = None) -> Parts:
+    """Return the paper's networks for images; ``outputs`` is the width of the head, by default that of the specification."""
     channels, rows, columns = spec.shape
     if min(rows, columns) < 8:
         raise InputError(f"images must be at least 8x8 for the down-sampling block, not {rows}x{columns}")
     return Parts(
         images.down_sampling(channels, width),
         images.ConvField(width + augment),
-        images.classifier(spec.n_outputs, width + augment),
+        images.classifier(outputs or spec.n_outputs, width + augment),
         images.encoder(channels, width) if amortized else None,
     ).initialise(images.init_paper_)

@@ -27,6 +27,8 @@ from ltnode.objective import Gaussian, Likelihood, MeanSquare
 
 LATENT_TIME_MODELS = ("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer")
 """Models that consist of one network with an end-time."""
+NOISES = ("constant", "varying")
+"""Kinds of observation noise of a regression."""
 Options = TypeVar("Options", ObjectiveOptions, SolverOptions, SDEOptions, GPOptions)
 
 
@@ -41,12 +43,16 @@ def _build_latent_time(
     end_time: EndTime | Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
+    noise: str = "constant",
 ) -> LatentTimeODE:
-    parts = parts or _default_parts(spec, preset, width, name == "alt-node", augment)
-    likelihood: Likelihood | None = None
-    if spec.task == "regression":
-        learns_noise = preset == "default" or name in ("lt-node", "alt-node", "lt-node-mixture")
-        likelihood = Gaussian(spec.scale, smallest_std=1e-4 * spec.scale) if learns_noise else MeanSquare(spec.scale)
+    likelihood = _likelihood(name, spec, preset, noise)
+    outputs = None if likelihood is None else likelihood.targets * likelihood.outputs_per_target
+    if parts is None:
+        parts = _default_parts(spec, preset, width, name == "alt-node", augment, outputs)
+        if noise == "varying" and isinstance(parts.head, nn.Linear):
+            # Training starts with the same noise for all inputs.
+            nn.init.zeros_(parts.head.weight[spec.n_targets :].detach())
+            nn.init.zeros_(parts.head.bias[spec.n_targets :].detach())
     if end_time is None or isinstance(end_time, Mapping):
         end_time = preset_end_time(name, preset, parts.encoder, end_time or {})
     base_solver = SolverOptions() if preset == "default" else SolverOptions(training="adaptive", clip_last=False)
@@ -63,12 +69,36 @@ def _build_latent_time(
     )
 
 
-def _default_parts(spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int) -> Parts:
+def _likelihood(name: str, spec: InputSpec, preset: Preset, noise: str) -> Likelihood | None:
+    """Return the likelihood of a regression; None for labels."""
+    if noise not in NOISES:
+        raise InputError(unknown_name("noise", noise, NOISES))
+    varies = noise == "varying"
+    if spec.task == "classification":
+        if varies:
+            raise InputError("noise='varying' belongs to regression; the labels of a classification have no noise parameter")
+        return None
+    if preset == "default":
+        return Gaussian(spec.scale, targets=spec.n_targets, input_dependent=varies, smallest_std=1e-4 * spec.scale)
+    if varies or spec.n_targets > 1:
+        raise InputError("the paper's regression has one target with constant noise; use preset='default' for others")
+    learns_noise = name in ("lt-node", "alt-node", "lt-node-mixture")
+    return Gaussian(spec.scale, smallest_std=1e-4 * spec.scale) if learns_noise else MeanSquare(spec.scale)
+
+
+def _check_one_target(name: str, spec: InputSpec) -> None:
+    if spec.n_targets > 1:
+        raise InputError(f"{name} predicts one target, not {spec.n_targets}; use one of {', '.join(LATENT_TIME_MODELS)}")
+
+
+def _default_parts(
+    spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int, outputs: int | None
+) -> Parts:
     width = width if width is None else checked_count("width", width)
     if spec.is_image:
-        return image_parts(spec, width or 64, amortized, augment)
+        return image_parts(spec, width or 64, amortized, augment, outputs)
     if preset == "default":
-        return vector_parts(spec, width or 32, amortized, augment)
+        return vector_parts(spec, width or 32, amortized, augment, outputs)
     if width is not None or augment:
         raise InputError("the paper's 1-D network has a fixed width and no augmentation; use preset='default'")
     return paper_vector_parts(spec, amortized)
@@ -101,6 +131,7 @@ def _build_ensemble(
     end_time: Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
+    noise: str = "constant",
 ) -> Ensemble:
     count = checked_count("members", members)
     if of not in LATENT_TIME_MODELS:
@@ -110,7 +141,14 @@ def _build_ensemble(
             "the networks of an ensemble have end-times of their own: pass end_time as a mapping of changes, such as "
             "{'prior': (1.0, 0.01)}, or build the networks and use ltnode.models.Ensemble(networks)"
         )
-    options: dict[str, Any] = {"width": width, "augment": augment, "end_time": end_time, "objective": objective, "solver": solver}
+    options: dict[str, Any] = {
+        "width": width,
+        "augment": augment,
+        "end_time": end_time,
+        "objective": objective,
+        "solver": solver,
+        "noise": noise,
+    }
     return Ensemble([_build_latent_time(of, spec, preset, **options) for _ in range(count)])
 
 
@@ -125,6 +163,7 @@ def _build_dropout(
     parts: Parts | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> DropoutODE:
+    _check_one_target(name, spec)
     return DropoutODE(_build_latent_time("node", spec, preset, width=width, augment=augment, parts=parts, solver=solver), rate)
 
 
@@ -137,6 +176,7 @@ def _build_sde_net(
     parts: Parts | None = None,
     sde: SDEOptions | Mapping[str, Any] | None = None,
 ) -> SDENet:
+    _check_one_target(name, spec)
     node = _build_latent_time("node", spec, preset, width=width, parts=parts)
     diffusion = None if parts is None else parts.diffusion
     if diffusion is None and parts is not None:
@@ -164,6 +204,7 @@ def _build_node_gp(
     gp: GPOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> NodeGP:
+    _check_one_target(name, spec)
     node = _build_latent_time("node", spec, preset, width=width, solver=solver)
     stem, field = node.stem, node.field
     head: nn.Module = nn.Identity()
