@@ -140,6 +140,10 @@ class Column:
                 notes[int(row)] = f"{self.name} is missing, as in no training row, and {treated}"
         return Cells(x, notes)
 
+    def date(self, days: float) -> str:
+        """The date that is some days after 1970-01-01, without its time."""
+        return str(np.datetime64("1970-01-01") + np.timedelta64(math.floor(days), "D"))
+
     def _real(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Numbers, 0 and 1, or days; NaN where a cell is missing."""
         if self.kind == "number":
