@@ -66,27 +66,33 @@ class Column:
     parts: tuple[str, ...] = ()
 
     @classmethod
-    def fitted(cls, name: str, kind: Kind, values: NDArray[Any]) -> Column:
+    def fitted(cls, name: str, kind: Kind, values: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Column:
         """Compute the constants from the cells of the fitting rows.
 
+        Args:
+            name: Name of the column.
+            kind: Its kind, of which all cells must be.
+            values: Its cells.
+            rows: Positions of the fitting rows; None for all.
+
         Raises:
-            InputError: A cell is not of this kind, or all of them are missing.
+            InputError: A cell is not of this kind, or all those of the fitting rows are missing.
         """
-        empty = cells.missing(values)
+        chosen = np.arange(len(values)) if rows is None else rows
+        empty = cells.missing(values)[chosen]
         if empty.all():
             raise InputError(
                 f"column {name!r} has no values in the rows that are trained on; leave it out with --ignore (ignore=)"
             )
         bare = cls(name, kind, missing=bool(empty.any()))
         if kind == "category":
-            return _with_categories(bare, values)
+            return _with_categories(bare, values[chosen])
         if kind == "date":
             form = cells.date_format(values)
             if form is None:
                 raise cells.bad_cells(name, values, cells.dates(values, "iso").bad, "dates such as 2024-03-31")
             bare = replace(bare, form=form)
-        x = bare._real(values)
-        x = x[~np.isnan(x)]
+        x = bare._real(values)[chosen][~empty]
         bare = replace(bare, fill=float(np.median(x)), low=float(x.min()), high=float(x.max()))
         return replace(bare, parts=_date_parts(x)) if kind == "date" else bare
 

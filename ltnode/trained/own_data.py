@@ -12,7 +12,7 @@ from ltnode.data.dataset import checksums
 from ltnode.data.origin import Origin, file_sha256
 from ltnode.data.table import labelled_rows, load_table
 from ltnode.errors import InputError
-from ltnode.tables import TABLE_SUFFIXES, Schema
+from ltnode.tables import Schema
 
 _LOG = logging.getLogger("ltnode")
 
@@ -44,8 +44,8 @@ def recorded_origin(record: Mapping[str, Any]) -> Origin | None:
 
 
 def is_table(data: object) -> bool:
-    """Whether ``data`` is the path of a table, by its ending."""
-    return isinstance(data, str | Path) and Path(data).suffix.lower() in TABLE_SUFFIXES
+    """Whether ``data`` is the path of a file, and not of a folder; the names of data sets have no ending."""
+    return isinstance(data, str | Path) and bool(Path(data).suffix or Path(data).is_file()) and not Path(data).is_dir()
 
 
 def table_data(
