@@ -202,13 +202,21 @@ class Gaussian(Likelihood):
         learn: Learn the noise, as one parameter per target: its logarithm.
         targets: Number of targets.
         input_dependent: Let the noise vary with the input; the head returns (N, 2 targets) instead of (N, targets).
+        smallest_std: Smallest standard deviation of the noise.
     """
 
-    smallest_std = 1e-4
     largest_log_ratio = 3.0
 
-    def __init__(self, noise_std: float = 1.0, learn: bool = True, targets: int = 1, input_dependent: bool = False) -> None:
+    def __init__(
+        self,
+        noise_std: float = 1.0,
+        learn: bool = True,
+        targets: int = 1,
+        input_dependent: bool = False,
+        smallest_std: float = 1e-4,
+    ) -> None:
         super().__init__()
+        self.smallest_std = smallest_std
         if not 0 < noise_std < math.inf:
             raise InputError(f"noise_std must be a positive, finite number, not {noise_std}")
         self.targets = checked_count("targets", targets)
@@ -222,7 +230,7 @@ class Gaussian(Likelihood):
 
     @property
     def noise_std(self) -> Tensor:
-        """Standard deviation of the observation noise, never below 1e-4: 0-dim, or (targets,) for several targets."""
+        """Standard deviation of the noise, never below ``smallest_std``: 0-dim, or (targets,) for several targets."""
         return self.log_std.exp().clamp_min(self.smallest_std)
 
     def observation_noise(self) -> Tensor:
@@ -255,15 +263,19 @@ class Gaussian(Likelihood):
 
 
 class MeanSquare(Likelihood):
-    """Squared error in place of a log-density, ``-(y - mean)^2``: the 1-D loss that the paper describes.
+    """Squared error in place of a log-density, ``-((y - mean) / scale)^2``: the 1-D loss that the paper describes.
 
     Predictions report ``noise_std``, which is fitted after training as the residual RMSE.
+
+    Args:
+        scale: Standard deviation of the targets, where they are not of order 1.
     """
 
     noise_std: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
+        self.scale = scale
         self.register_buffer("noise_std", torch.tensor(0.0))
 
     def observation_noise(self) -> Tensor:
@@ -277,4 +289,4 @@ class MeanSquare(Likelihood):
 
     def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *targets"]) -> Float[Tensor, "S B"]:
         """Compute the negative squared error of every member."""
-        return -(y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)).square()
+        return -((y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)) / self.scale).square()

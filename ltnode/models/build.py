@@ -54,7 +54,9 @@ def build(
 def build_from_spec(description: Mapping[str, Any]) -> Model:
     """Build the model of a saved description, `Model.spec`."""
     given = description["input"]
-    spec = InputSpec(tuple(given["shape"]), given["task"], given["n_classes"], given.get("n_targets", 1))
+    target = given.get("target")
+    scale = None if target is None else tuple(target)
+    spec = InputSpec(tuple(given["shape"]), given["task"], given["n_classes"], given.get("n_targets", 1), scale)
     return build(description["model"], spec, description["preset"], **description["options"])
 
 

@@ -1,7 +1,8 @@
-"""What a network must know about its data: the shape of an input, the task and the number of classes or targets."""
+"""What a network must know about its data: the shape of an input, the task, its classes or targets, and their scale."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
@@ -21,12 +22,15 @@ class InputSpec:
         task: "classification" or "regression".
         n_classes: Number of classes; None for regression.
         n_targets: Number of real values that a regression predicts.
+        target: Mean and standard deviation of the target of a regression, in whose units the model answers; None for several
+            targets, and for targets that are already of order 1.
     """
 
     shape: tuple[int, ...]
     task: Task
     n_classes: int | None = None
     n_targets: int = 1
+    target: tuple[float, float] | None = None
 
     @property
     def is_image(self) -> bool:
@@ -50,11 +54,25 @@ class InputSpec:
             raise InputError(f"n_targets must be 1 for classification, which has one label per input, not {self.n_targets}")
         if self.task == "regression" and self.n_classes is not None:
             raise InputError(f"n_classes must be None for regression, which has no classes, not {self.n_classes}")
+        if self.target is not None:
+            self._check_target()
+
+    def _check_target(self) -> None:
+        numbers = self.target if isinstance(self.target, tuple) else ()
+        finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
+        if self.task != "regression" or self.n_targets > 1 or len(numbers) != 2 or not finite or numbers[1] <= 0:
+            raise InputError(f"target must be the mean and the positive std of the one target of a regression, not {self.target!r}")
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation of the targets of a regression; 1 if it is unknown."""
+        return 1.0 if self.target is None else self.target[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as JSON types; ``n_targets`` is omitted if it is 1, as in files of earlier versions."""
+        """Return the specification as JSON types; what files of earlier versions do not have is omitted where it can be."""
+        plain: dict[str, Any] = {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes}
         several = {"n_targets": self.n_targets} if self.n_targets > 1 else {}
-        return {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes, **several}
+        return {**plain, **several, **({} if self.target is None else {"target": list(self.target)})}
 
 
 def input_spec(data: str | InputSpec | Any) -> InputSpec:
@@ -64,7 +82,9 @@ def input_spec(data: str | InputSpec | Any) -> InputSpec:
     if isinstance(data, str):
         return _spec_of_name(data)
     try:
-        return InputSpec(tuple(data.input_shape), data.task, data.n_classes, data.train.y.shape[1:].numel())
+        n_targets = data.train.y.shape[1:].numel()
+        scale = getattr(data, "target_scale", None)
+        return InputSpec(tuple(data.input_shape), data.task, data.n_classes, n_targets, scale)
     except AttributeError:
         raise InputError(f"data must be the name of a data set or a Dataset, not {type(data).__name__}") from None
 

@@ -22,6 +22,7 @@ from ltnode.models.node_gp import GPOptions, NodeGP
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.presets import Preset, preset_end_time, preset_objective
 from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
+from ltnode.models.units import head_in_units
 from ltnode.objective import Gaussian, Likelihood, MeanSquare
 
 LATENT_TIME_MODELS = ("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer")
@@ -58,7 +59,7 @@ def _build_latent_time(
     return LatentTimeODE(
         parts.stem,
         parts.field,
-        parts.head,
+        head_in_units(parts.head, spec),
         end_time,
         spec.task,
         likelihood=likelihood,
@@ -78,10 +79,11 @@ def _likelihood(name: str, spec: InputSpec, preset: Preset, noise: str) -> Likel
             raise InputError("noise='varying' belongs to regression; the labels of a classification have no noise parameter")
         return None
     if preset == "default":
-        return Gaussian(targets=spec.n_targets, input_dependent=varies)
+        return Gaussian(spec.scale, targets=spec.n_targets, input_dependent=varies, smallest_std=1e-4 * spec.scale)
     if varies or spec.n_targets > 1:
         raise InputError("the paper's regression has one target with constant noise; use preset='default' for others")
-    return Gaussian() if name in ("lt-node", "alt-node", "lt-node-mixture") else MeanSquare()
+    learns_noise = name in ("lt-node", "alt-node", "lt-node-mixture")
+    return Gaussian(spec.scale, smallest_std=1e-4 * spec.scale) if learns_noise else MeanSquare(spec.scale)
 
 
 def _check_one_target(name: str, spec: InputSpec) -> None:
@@ -216,7 +218,8 @@ def _build_node_gp(
     else:
         features = width or 32
     options = _override(GPOptions(), gp)
-    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver)
+    units = spec.target or (0.0, 1.0)
+    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver, units=units)
 
 
 Builder = Callable[..., Model]

@@ -11,7 +11,7 @@ from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import Prediction
-from ltnode.trained.inputs import find_files, read_input
+from ltnode.trained.inputs import find_files
 from ltnode.trained.model import BATCH, TrainedModel
 from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, operating_point
 from ltnode.typing import Int, Tensor
@@ -139,6 +139,6 @@ def labelled_images(folder: Path, trained: TrainedModel) -> Split:
         if entry.name not in trained.class_names:
             raise InputError(f"{entry}: {unknown_name('class', entry.name, trained.class_names)}")
         for file in find_files(entry):
-            pixels.append(read_input(file, trained.shape).raw)
+            pixels.append(trained.read(file).raw)
             labels.append(trained.class_names.index(entry.name))
     return Split(torch.cat(pixels), torch.tensor(labels))

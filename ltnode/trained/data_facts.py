@@ -32,7 +32,13 @@ def data_record(data: Dataset | str | None) -> dict[str, Any]:
         "n_classes": n_classes,
         "class_names": known.class_names,
         "normalise": None if constants is None else {"mean": constants.mean, "std": constants.std},
+        **_of_table(known),
     }
+
+
+def _of_table(known: Any) -> dict[str, Any]:
+    schema = getattr(known, "schema", None)
+    return {} if schema is None else {"schema": schema.to_json()}
 
 
 def loaded(data: Dataset | str) -> Dataset:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ltnode.data import Dataset, Normalisation, Split
 from ltnode.data import names as data_names
+from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
@@ -22,10 +23,12 @@ from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.contract import Draw, Task
 from ltnode.models.familiar_model import FamiliarModel
 from ltnode.models.familiarity import check_calibration_size
+from ltnode.tables import Schema
 from ltnode.trained.calibration_record import CalibrationRecord
 from ltnode.trained.data_facts import class_names, data_record, finite_numbers, loaded
-from ltnode.trained.inputs import batch_of_array
+from ltnode.trained.inputs import Batch, batch_of_array, read_input
 from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, check_rate
+from ltnode.trained.own_data import is_table, recorded_origin, recorded_schema, table_data
 from ltnode.trained.pixels import check_pixels
 from ltnode.trained.rows import END_TIME_LEVELS, PredictionRow, classification_rows, regression_rows
 from ltnode.training import Run, TrainConfig, load, tensor_file
@@ -62,6 +65,8 @@ class TrainedModel:
         train: Training configuration as config.json records it; None for a model without a record of its training.
         false_alarm_rate: Familiarity at or below which an input is called unfamiliar; an operating point sets it.
         calibration: Record of the examples among which distances are ranked; None if unknown.
+        schema: Columns of the table that it was trained on, whose encoded rows are its inputs; None for other inputs.
+        origin: File of this table; None if it was in memory.
     """
 
     name: str
@@ -76,6 +81,8 @@ class TrainedModel:
     train: Mapping[str, Any] | None = None
     false_alarm_rate: float = FALSE_ALARM_RATE
     calibration: CalibrationRecord | None = None
+    schema: Schema | None = None
+    origin: Origin | None = None
 
     @classmethod
     def open(cls, folder: Path | str, device: str = "cpu", data: Dataset | str | None = None) -> TrainedModel:
@@ -171,6 +178,8 @@ class TrainedModel:
             operating_point=None,
             data=record.get("name"),
             train=train,
+            schema=recorded_schema(record, shape[0], built_for["n_classes"]),
+            origin=recorded_origin(record),
         )
         if path is None:
             return trained
@@ -268,11 +277,15 @@ class TrainedModel:
         """Load the data set of the training, with the normalisation of the training.
 
         Args:
-            data: Another data set for the same inputs, or its name; None loads the one that the run records.
+            data: Another data set for the same inputs, its name, or a table of labelled rows for a model of tables; None loads
+                the data that the run records.
 
         Raises:
             InputError: The data set is unknown, or does not fit the model.
+            DataError: The table of the training is missing or has changed, or the other table cannot be read.
         """
+        if self.schema is not None and not isinstance(data, Dataset) and (data is None or is_table(data)):
+            data = table_data(data, self.schema, self.origin, self.normalise, self.path)
         if data is None:
             data = (self.config.data if self.config else None) or self.data
             if data is None:
@@ -295,9 +308,15 @@ class TrainedModel:
     def _held_out(self, dataset: Dataset, chosen: Callable[[Parts], Tensor]) -> Split | None:
         if self.config is None or self.config.validation_fraction + self.config.calibration_fraction == 0:
             return None
+        if self.schema is not None and dataset.parts is None:
+            return None  # rows of another table
         used, parts = held_out_parts(dataset, self.config)
         positions = chosen(parts)
         return used.train.select(positions) if len(positions) else None
+
+    def read(self, path: Path) -> Batch:
+        """Read the raw inputs in a file; see `ltnode.trained.inputs.read_input`."""
+        return read_input(path, self.shape, schema=self.schema)
 
     def prepare(self, raw: Raw) -> Float[Tensor, "B *shape"]:
         """Convert raw inputs to network inputs on the model's device, normalised as in training.

@@ -158,6 +158,7 @@ class TrainingData:
             "n_validation": len(self.parts.validation),
             "n_calibration": len(self.parts.calibration),
             **self.parts.checksums(),
+            **({} if data.schema is None else {"schema": data.schema.to_json()}),
         }
 
     def _inputs(self, x: Tensor) -> Tensor:
@@ -167,6 +168,8 @@ class TrainingData:
 def held_out_parts(dataset: Dataset, config: TrainConfig) -> tuple[Dataset, Parts]:
     """Return the data set with the training examples that ``limit`` keeps, and the positions of their three parts."""
     used = dataset if config.limit is None else dataset.subset(min(config.limit, dataset.n_train))
+    if used.parts is not None:
+        return used, used.parts.merged(config.validation_fraction > 0, config.calibration_fraction > 0)
     return used, split_parts(used.n_train, config.validation_fraction, config.calibration_fraction, config.parts_seed)
 
 
