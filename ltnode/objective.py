@@ -161,8 +161,9 @@ class Likelihood(nn.Module):
         raise NotImplementedError
 
     def moments(self, outputs: Float[Tensor, "S B C"]) -> tuple[Float[Tensor, "S B C"], Tensor | None]:
-        """Return logits, or means (S, B, targets), and the standard deviation of the noise: None for labels, `observation_noise`
-        where it is the same for all inputs, and otherwise (S, B, targets).
+        """Return logits, or means (S, B, targets), and the standard deviation of the noise.
+
+        The latter is None for labels, `observation_noise` where it is the same for all inputs, and otherwise (S, B, targets).
         """
         return outputs, self.observation_noise()
 

@@ -11,9 +11,11 @@ from torch.nn import functional
 from ltnode.data import Normalisation
 from ltnode.errors import InputError, LTNodeError
 from ltnode.export.program import DeployedModel, InputType, named_outputs
+from ltnode.export.table_encoding import TableEncoding, check_encoding, column_values, drawn_rows
 from ltnode.models import Model
 from ltnode.models.familiarity import Ranks
 from ltnode.ode import SolverError, odesolve
+from ltnode.tables import Schema
 from ltnode.typing import Float, Tensor
 
 Program = Callable[[Tensor], Mapping[str, Tensor]]
@@ -106,9 +108,20 @@ def drawn_inputs(
     return x if normalise is not None else (x - 0.5) / 0.25
 
 
+def rows_to_compare(schema: Schema, seed: int) -> Float[Tensor, "N K"]:
+    """Draw rows of a table, and check that their encoding inside the file is that of the library.
+
+    Returns:
+        The numbers of their columns, as the file takes them.
+    """
+    rows = drawn_rows(schema, N_INPUTS, seed)
+    check_encoding(TableEncoding(schema), schema, rows)
+    return torch.from_numpy(column_values(schema, rows))
+
+
 def checked_inputs(inputs: Tensor, shape: tuple[int, ...], input_type: InputType) -> Tensor:
     """Check the shape and the dtype of the user's inputs to verify with."""
-    dtype = torch.uint8 if input_type == "uint8" else torch.float32
+    dtype = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64}[input_type]
     if tuple(inputs.shape[1:]) != shape or len(inputs) < 2:
         sizes = ", ".join(map(str, shape))
         raise InputError(f"inputs to compare on must have shape (N, {sizes}) with N >= 2, not {tuple(inputs.shape)}")

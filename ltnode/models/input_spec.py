@@ -1,4 +1,4 @@
-"""What a network must know about its data: shape of an input, task, number of classes or targets, scale of the target."""
+"""What a network must know about its data: the shape of an input, the task, its classes or targets, and their scale."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class InputSpec:
         task: "classification" or "regression".
         n_classes: Number of classes; None for regression.
         n_targets: Number of real values that a regression predicts.
-        target: Mean and standard deviation of the one target of a regression, in whose units the model answers; None for targets
-            that are already of order 1.
+        target: Mean and standard deviation of the target of a regression, in whose units the model answers; None for several
+            targets, and for targets that are already of order 1.
     """
 
     shape: tuple[int, ...]
@@ -60,8 +60,8 @@ class InputSpec:
     def _check_target(self) -> None:
         numbers = self.target if isinstance(self.target, tuple) else ()
         finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
-        if self.task != "regression" or self.n_targets != 1 or len(numbers) != 2 or not finite or numbers[1] <= 0:
-            raise InputError(f"target must be the mean and the positive std of one regression target, not {self.target!r}")
+        if self.task != "regression" or self.n_targets > 1 or len(numbers) != 2 or not finite or numbers[1] <= 0:
+            raise InputError(f"target must be the mean and the positive std of the one target of a regression, not {self.target!r}")
 
     @property
     def scale(self) -> float:
@@ -69,10 +69,10 @@ class InputSpec:
         return 1.0 if self.target is None else self.target[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the specification as JSON types; what files of earlier versions do not have is omitted at its default."""
+        """Return the specification as JSON types; what files of earlier versions do not have is omitted where it can be."""
+        plain: dict[str, Any] = {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes}
         several = {"n_targets": self.n_targets} if self.n_targets > 1 else {}
-        scaled = {} if self.target is None else {"target": list(self.target)}
-        return {"shape": list(self.shape), "task": self.task, "n_classes": self.n_classes, **several, **scaled}
+        return {**plain, **several, **({} if self.target is None else {"target": list(self.target)})}
 
 
 def input_spec(data: str | InputSpec | Any) -> InputSpec:
@@ -82,8 +82,9 @@ def input_spec(data: str | InputSpec | Any) -> InputSpec:
     if isinstance(data, str):
         return _spec_of_name(data)
     try:
+        n_targets = data.train.y.shape[1:].numel()
         scale = getattr(data, "target_scale", None)
-        return InputSpec(tuple(data.input_shape), data.task, data.n_classes, data.train.y.shape[1:].numel(), scale)
+        return InputSpec(tuple(data.input_shape), data.task, data.n_classes, n_targets, scale)
     except AttributeError:
         raise InputError(f"data must be the name of a data set or a Dataset, not {type(data).__name__}") from None
 

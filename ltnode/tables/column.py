@@ -20,7 +20,8 @@ PARTS = ("days", "season", "weekday", "hour")
 MOST_CATEGORIES = 60
 """Categories of a column that have a feature of their own; the others share one."""
 _FEWEST_ROWS = 2
-_PERIODS = {"season": 365.2425, "weekday": 7.0, "hour": 1.0}
+PERIODS = {"season": 365.2425, "weekday": 7.0, "hour": 1.0}
+"""Days after which a part of a date repeats."""
 
 
 class Feature(NamedTuple):
@@ -92,7 +93,7 @@ class Column:
             if form is None:
                 raise cells.bad_cells(name, values, cells.dates(values, "iso").bad, "dates such as 2024-03-31")
             bare = replace(bare, form=form)
-        x = bare._real(values)[chosen][~empty]
+        x = bare.real(values)[chosen][~empty]
         bare = replace(bare, fill=float(np.median(x)), low=float(x.min()), high=float(x.max()))
         return replace(bare, parts=_date_parts(x)) if kind == "date" else bare
 
@@ -132,7 +133,7 @@ class Column:
         if self.kind == "category":
             x = self._one_hot(values, notes)
         else:
-            real = self._real(values)
+            real = self.real(values)
             x = (
                 self._dated(np.where(empty, self.fill, real))
                 if self.kind == "date"
@@ -150,8 +151,12 @@ class Column:
         """The date that is some days after 1970-01-01, without its time."""
         return str(np.datetime64("1970-01-01") + np.timedelta64(math.floor(days), "D"))
 
-    def _real(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Numbers, 0 and 1, or days; NaN where a cell is missing."""
+    def real(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Cells of a column that is no category as numbers, 0 and 1, or days since 1970-01-01; NaN where a cell is missing.
+
+        Raises:
+            InputError: A cell is not of the kind of the column; the message names the row.
+        """
         if self.kind == "number":
             converted, required = cells.numbers(values), "numbers"
         elif self.kind == "boolean":
@@ -186,7 +191,7 @@ class Column:
             if part == "days":
                 features.append(days - self.low)
                 continue
-            angle = 2 * math.pi * days / _PERIODS[part]
+            angle = 2 * math.pi * days / PERIODS[part]
             features += [np.sin(angle), np.cos(angle)]
         return np.stack(features, axis=1)
 

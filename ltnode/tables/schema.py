@@ -157,7 +157,7 @@ class Schema:
             InputError: A column is missing, or a cell is not of the kind of its column.
         """
         given = as_table(table)
-        self._require_all(given)
+        self.require_columns(given)
         parts = [column.encode(given[column.name]) for column in self.columns]
         row_notes: dict[int, tuple[str, ...]] = {}
         for part in parts:
@@ -202,7 +202,12 @@ class Schema:
         """
         return schema_json.from_json(cls, content)
 
-    def _require_all(self, given: Table) -> None:
+    def require_columns(self, given: Table) -> None:
+        """Require that a table has all columns of the schema.
+
+        Raises:
+            InputError: One is missing; the message names the nearest one of the table.
+        """
         absent = [column.name for column in self.columns if column.name not in given]
         if not absent:
             return
