@@ -99,7 +99,7 @@ def described_columns(schema: Schema) -> list[dict[str, Any]]:
 
 
 def drawn_rows(schema: Schema, n: int, seed: int) -> dict[str, NDArray[Any]]:
-    """Draw cells to verify with: values inside and outside the range of training, all categories, an unknown one, missing cells."""
+    """Draw cells to verify with: values inside and outside the range of training, all categories, an unknown one, empty cells."""
     rng = np.random.default_rng(seed)
     return {column.name: _drawn(column, rng, n) for column in schema.columns}
 

@@ -46,7 +46,8 @@ class Agreement:
     Attributes:
         inputs: Number of inputs that were compared.
         difference: Largest absolute difference of any output from the library on the same steps; for regression in units of
-            ``max(1, |output|)``, or of the scale of the targets in place of 1 where the model knows it. On a stored grid the library is ``model.predict`` for every input that passes the error check.
+            ``max(1, |output|)``, with the scale of the targets in place of 1 where the model knows it. On a stored grid the
+            library is ``model.predict`` for every input that passes the error check.
         flagged: Share of the inputs with ``error_ratio >= 1``: their steps miss the tolerance, and ``model.predict`` solves
             them again with finer steps.
         from_predict: Largest difference of the averaged prediction from ``model.predict``, over flagged inputs too.

@@ -82,9 +82,7 @@ class Column:
         chosen = np.arange(len(values)) if rows is None else rows
         empty = cells.missing(values)[chosen]
         if empty.all():
-            raise InputError(
-                f"column {name!r} has no values in the rows that are trained on; leave it out with --ignore (ignore=)"
-            )
+            raise InputError(f"column {name!r} has no values in the rows that are trained on: fill some in")
         bare = cls(name, kind, missing=bool(empty.any()))
         if kind == "category":
             return _with_categories(bare, values[chosen])
