@@ -56,7 +56,7 @@ def test_the_schema_is_saved_with_the_run(folder: Path) -> None:
     assert schema["targets"][0]["name"] == "price"
     assert schema["group"] == "agent"
     assert {entry["name"] for entry in schema["ignored"]} == {"agent", "reference", "id", "comment"}
-    assert record["n_train"] + record["n_test"] == 240
+    assert record["n_train"] + record["n_validation"] + record["n_calibration"] + record["n_test"] == 240
     assert record["origin"]["seed"] == 0
     assert record["validation_indices"].startswith("md5:")
 
@@ -83,7 +83,7 @@ def test_predictions_of_new_rows_are_written_beside_their_flags(folder: Path) ->
     predicted = pd.read_csv(folder / "predictions.csv")
     assert len(predicted) == 12
     assert (predicted["mean"].abs() > 1000).all()
-    assert (predicted["interval_low"] < predicted["mean"]).all() and (predicted["mean"] < predicted["interval_high"]).all()
+    assert ((predicted["low90"] < predicted["mean"]) & (predicted["mean"] < predicted["high90"])).all()
     assert "Lugano" in predicted["notes"][0]
 
 
@@ -117,14 +117,14 @@ def test_the_server_has_a_form_and_the_effect_of_a_column(folder: Path) -> None:
 def test_the_onnx_file_encodes_rows_itself(folder: Path) -> None:
     """onnxruntime alone predicts what the library predicts for cells of all kinds, missing and unknown ones included."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    said = ltnode_command("export", folder / "run", "--out", folder / "model.onnx").stdout
+    said = ltnode_command("export", folder / "run", "--out", folder / "model.onnx", "--samples", 3).stdout
     assert "Verified and kept" in said
     trained = TrainedModel.open(folder / "run")
     assert trained.schema is not None
     rows = sales(20, seed=4)
     rows.loc[3, "city"] = "Lugano"
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    columns = json.loads(session.get_modelmeta().custom_metadata_map["columns"])
+    columns = json.loads(session.get_modelmeta().custom_metadata_map["ltnode.columns"])
     assert [column["name"] for column in columns] == ["size", "city", "new", "sold"]
     # The numbers of the columns as a user of the file computes them, from its metadata and pandas alone.
     city = {name: place for place, name in enumerate(columns[1]["categories"])}
@@ -133,7 +133,7 @@ def test_the_onnx_file_encodes_rows_itself(folder: Path) -> None:
     values = np.stack([rows["size"], places, rows["new"] == "yes", days], axis=1).astype(np.float64)
     np.testing.assert_array_equal(values, column_values(trained.schema, rows))
     (mean,) = session.run(["mean"], {"x": values})
-    expected = [row.mean for row in trained.rows(trained.schema.encode(rows).x)]
+    expected = [row.mean for row in trained.rows(trained.schema.encode(rows).x, samples=3)]
     # Float32 in another order of operations, relative to prices of some hundred thousand.
     np.testing.assert_allclose(mean, expected, rtol=1e-4)
 
