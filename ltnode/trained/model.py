@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.data import Dataset, Normalisation, Split
-from ltnode.data import names as data_names
 from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts
 from ltnode.device import choose_device, product_precision
@@ -25,7 +24,7 @@ from ltnode.models.familiar_model import FamiliarModel
 from ltnode.models.familiarity import check_calibration_size
 from ltnode.tables import Schema
 from ltnode.trained.calibration_record import CalibrationRecord
-from ltnode.trained.data_facts import class_names, data_record, finite_numbers, loaded
+from ltnode.trained.data_facts import built_in, class_names, data_record, finite_numbers, loaded
 from ltnode.trained.inputs import Batch, batch_of_array, read_input
 from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, check_rate
 from ltnode.trained.own_data import is_table, recorded_origin, recorded_schema, table_data
@@ -287,11 +286,7 @@ class TrainedModel:
         if self.schema is not None and not isinstance(data, Dataset) and (data is None or is_table(data)):
             data = table_data(data, self.schema, self.origin, self.normalise, self.path)
         if data is None:
-            data = (self.config.data if self.config else None) or self.data
-            if data is None:
-                raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
-            if data not in data_names():
-                raise InputError(f"the model was trained on {data!r}, which is not a built-in data set: pass data, the Dataset")
+            data = built_in((self.config.data if self.config else None) or self.data)
         dataset = loaded(data)
         check_fit(dataset, self.model)
         recorded = self.train is not None and self.normalise is not None

@@ -114,6 +114,7 @@ def test_the_server_has_a_form_and_the_effect_of_a_column(folder: Path) -> None:
         assert "'size'" in strange.json()["error"]["reason"]
 
 
+@pytest.mark.slow
 def test_the_onnx_file_encodes_rows_itself(folder: Path) -> None:
     """onnxruntime alone predicts what the library predicts for cells of all kinds, missing and unknown ones included."""
     onnxruntime = pytest.importorskip("onnxruntime")
