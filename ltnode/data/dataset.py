@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ltnode.data.arrays import TASKS, Task, check_examples, check_lengths, describe, inputs, targets
 from ltnode.data.augment import Augmentation, Normalisation
-from ltnode.data.parts import positions_md5, split_parts
+from ltnode.data.parts import Parts, positions_md5, split_parts
+from ltnode.data.streaming import StreamedTensor
 from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Tensor
 
@@ -22,7 +23,8 @@ class Split:
     """Inputs and targets of one split.
 
     Attributes:
-        x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it), or float vectors ``(N, D)``.
+        x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it) or read while they are used (see
+            `ltnode.data.streaming`), or float vectors ``(N, D)``.
         y: Labels int64 ``(N,)``, or regression targets float ``(N,)``.
     """
 
@@ -36,12 +38,17 @@ class Split:
         return f"Split({len(self)} examples: x {describe(self.x)}, y {describe(self.y)})"
 
     def to(self, device: torch.device | str) -> Split:
-        """Copy the split to another device, without changing its dtypes."""
-        return Split(self.x.to(device), self.y.to(device))
+        """Copy the split to another device, without changing its dtypes; inputs that are read while they are used stay there."""
+        return Split(self.x if isinstance(self.x, StreamedTensor) else self.x.to(device), self.y.to(device))
 
     def select(self, indices: Tensor) -> Split:
         """The examples at ``indices``, in that order."""
         return Split(self.x[indices], self.y[indices])
+
+    @property
+    def streamed(self) -> bool:
+        """Whether inputs are read while they are used."""
+        return isinstance(self.x, StreamedTensor)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,6 +70,8 @@ class Dataset:
         verified: False if the files were accepted although they are not the official ones.
         ood: Name of the corresponding out-of-distribution set.
         source: Origin of the content: "official", "reconstructed", "unverified", "generated", "arrays" or "folder".
+        given_validation: Positions in the training split of the examples that the user gave as the validation part; None draws
+            one as the configuration of the training says.
     """
 
     name: str
@@ -77,6 +86,7 @@ class Dataset:
     verified: bool = True
     ood: str | None = None
     source: str = "arrays"
+    given_validation: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -207,6 +217,7 @@ class Dataset:
         """
         if not isinstance(x, Tensor):
             x = inputs("x", x, self.train.x.dtype if self.train.x.is_floating_point() else torch.get_default_dtype())
+        x = x.read() if isinstance(x, StreamedTensor) else x
         if indices is not None and self.augment is not None:
             x = self.augment.apply(x, seed=seed, epoch=epoch, indices=indices)
         return x if self.normalise is None else self.normalise.apply(x)
@@ -228,15 +239,34 @@ class Dataset:
 
     def with_train(self, indices: Tensor) -> Dataset:
         """The same problem with the training examples at some positions, whose md5 becomes one of the checksums."""
+        given = self.given_validation
         return replace(
-            self, train=self.train.select(indices), checksums={**self.checksums, "train_indices": positions_md5(indices)}
+            self,
+            train=self.train.select(indices),
+            checksums={**self.checksums, "train_indices": positions_md5(indices)},
+            given_validation=None if given is None else torch.isin(indices, given).nonzero()[:, 0],
         )
+
+    def parts(self, validation_fraction: float, calibration_fraction: float, seed: int) -> Parts:
+        """The disjoint parts of the training split; a given validation part is used, and what is missing is drawn.
+
+        See :func:`ltnode.data.parts.split_parts` for the arguments.
+        """
+        given = self.given_validation
+        if given is None or not len(given):
+            return split_parts(self.n_train, validation_fraction, calibration_fraction, seed)
+        others = torch.ones(self.n_train, dtype=torch.bool)
+        others[given] = False
+        positions = others.nonzero()[:, 0]
+        parts = split_parts(len(positions), 0.0, calibration_fraction, seed)
+        return Parts(positions[parts.fit], given, positions[parts.calibration])
 
 
 def checksums(train: Split, test: Split) -> dict[str, str]:
-    """The md5 of each array's bytes in memory order, as ``{"train_x": "md5:...", ...}``."""
+    """The md5 of each resident array's bytes in memory order, as ``{"train_x": "md5:...", ...}``."""
     arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
-    return {key: f"md5:{array_md5(value.numpy())}" for key, value in arrays.items()}
+    resident = {key: value for key, value in arrays.items() if not isinstance(value, StreamedTensor)}
+    return {key: f"md5:{array_md5(value.numpy())}" for key, value in resident.items()}
 
 
 def array_md5(array: NDArray[Any]) -> str:
