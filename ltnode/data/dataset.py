@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from ltnode.data.arrays import TASKS, Task, check_examples, check_lengths, describe, inputs, targets
 from ltnode.data.augment import Augmentation, Normalisation
+from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts, positions_md5, split_parts
 from ltnode.data.streaming import StreamedTensor
 from ltnode.errors import InputError, unknown_name
+from ltnode.tables import Schema
 from ltnode.typing import Tensor
 
 
@@ -69,9 +71,11 @@ class Dataset:
         checksums: md5 of the arrays, for the provenance of a run.
         verified: False if the files were accepted although they are not the official ones.
         ood: Name of the corresponding out-of-distribution set.
-        source: Origin of the content: "official", "reconstructed", "unverified", "generated", "arrays" or "folder".
-        given_validation: Positions in the training split of the examples that the user gave as the validation part; None draws
-            one as the configuration of the training says.
+        source: Origin of the content: "official", "reconstructed", "unverified", "generated", "arrays", "table" or "folder".
+        schema: Columns and target of a table, whose encoded rows are the inputs; None for other data.
+        parts: Parts of the training split that are given or were drawn together with the data; None lets the configuration of a
+            training draw them. Where a fraction of the configuration is 0, the examples of that part are trained on.
+        origin: File or folder from which the same data can be loaded again; None if there is none.
     """
 
     name: str
@@ -86,7 +90,9 @@ class Dataset:
     verified: bool = True
     ood: str | None = None
     source: str = "arrays"
-    given_validation: Tensor | None = None
+    schema: Schema | None = None
+    parts: Parts | None = None
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -190,6 +196,13 @@ class Dataset:
         return self.train.x.ndim == 4
 
     @property
+    def target_scale(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of the targets of a regression on a table, by which networks scale their outputs."""
+        if self.schema is None or self.task != "regression":
+            return None
+        return self.schema.target.mean, self.schema.target.std
+
+    @property
     def n_train(self) -> int:
         """Number of training examples."""
         return len(self.train)
@@ -203,6 +216,7 @@ class Dataset:
             "n_train": len(self.train),
             "n_test": len(self.test),
             "checksums": dict(self.checksums),
+            **({} if self.origin is None else {"origin": self.origin.to_json()}),
         }
 
     def prepare(self, x: Any, *, seed: int = 0, epoch: int = 0, indices: Tensor | None = None) -> Tensor:
@@ -239,27 +253,12 @@ class Dataset:
 
     def with_train(self, indices: Tensor) -> Dataset:
         """The same problem with the training examples at some positions, whose md5 becomes one of the checksums."""
-        given = self.given_validation
         return replace(
             self,
             train=self.train.select(indices),
             checksums={**self.checksums, "train_indices": positions_md5(indices)},
-            given_validation=None if given is None else torch.isin(indices, given).nonzero()[:, 0],
+            parts=None if self.parts is None else self.parts.within(indices),
         )
-
-    def parts(self, validation_fraction: float, calibration_fraction: float, seed: int) -> Parts:
-        """The disjoint parts of the training split; a given validation part is used, and what is missing is drawn.
-
-        See :func:`ltnode.data.parts.split_parts` for the arguments.
-        """
-        given = self.given_validation
-        if given is None or not len(given):
-            return split_parts(self.n_train, validation_fraction, calibration_fraction, seed)
-        others = torch.ones(self.n_train, dtype=torch.bool)
-        others[given] = False
-        positions = others.nonzero()[:, 0]
-        parts = split_parts(len(positions), 0.0, calibration_fraction, seed)
-        return Parts(positions[parts.fit], given, positions[parts.calibration])
 
 
 def checksums(train: Split, test: Split) -> dict[str, str]:

@@ -11,7 +11,8 @@ from ltnode.data.augment import Augmentation, Normalisation
 from ltnode.data.dataset import Dataset, Split, checksums
 from ltnode.data.folder_layout import FolderLayout, read_layout
 from ltnode.data.image_files import ImageFiles, check_files, decoded, files_md5
-from ltnode.data.parts import positions_md5, split_parts
+from ltnode.data.origin import Origin
+from ltnode.data.parts import Parts, positions_md5, split_parts
 from ltnode.data.streaming import StreamedTensor
 from ltnode.errors import InputError
 from ltnode.typing import Tensor
@@ -20,6 +21,8 @@ LARGEST_RESIDENT = 2 << 30
 """Bytes of decoded images up to which a set is kept in memory; larger ones are read while they are used."""
 _NORMALISED = 500
 """Number of images on which the normalisation of a set that is read while training is fitted."""
+_CALIBRATION = 0.05
+"""Share of the training images that are held out for calibration where the validation part is given."""
 
 
 def from_folder(
@@ -50,8 +53,7 @@ def from_folder(
         test_fraction: Share of held-out images if there is no test folder.
         seed: Seed of the choice of held-out images.
         stream: Decode images each time they are used, instead of once into memory. By default sets of more than 2 GiB of pixels
-            are. Their normalisation is fitted on 500 training images, and their checksums are those of names and sizes of the
-            files.
+            are. Their normalisation is fitted on 500 training images, and their checksum is that of names and sizes of the files.
 
     Raises:
         DataError: The layout is another one, there is a single class, an empty one, or one that only some parts have, files are
@@ -67,38 +69,41 @@ def from_folder(
     n_bytes = len(source) * torch.Size(source.shape).numel()
     streamed = n_bytes > LARGEST_RESIDENT if stream is None else stream
     x: Tensor = StreamedTensor(source) if streamed else decoded(source)
-    data = _dataset(path.resolve().name, layout, x, augment, test_fraction, seed)
-    if not streamed:
-        return data
-    identity = {"files": files_md5(path, files), "test_indices": positions_md5(data.test.x.positions)}  # type: ignore[attr-defined]
-    return replace(data, checksums={**data.checksums, **identity})
+    origin = Origin("folder", path.as_posix(), test_fraction=test_fraction, seed=seed, size=target_size)
+    data = _dataset(layout, x, origin)
+    identity = {"files": files_md5(path, files)}
+    if isinstance(data.test.x, StreamedTensor):
+        identity["test_indices"] = positions_md5(data.test.x.positions)
+    return replace(data, name=path.resolve().name, augment=augment, checksums={**data.checksums, **identity})
 
 
-def _dataset(
-    name: str, layout: FolderLayout, x: Tensor, augment: Augmentation | None, test_fraction: float, seed: int
-) -> Dataset:
+def _dataset(layout: FolderLayout, x: Tensor, origin: Origin) -> Dataset:
     """Divide the images, which are in the order of the parts, into training and test split."""
     y = torch.tensor([label for part in layout.parts.values() for label in part.labels], dtype=torch.int64)
     n_train, n_val = (len(layout.parts[part].files) if part in layout.parts else 0 for part in ("train", "val"))
-    train, test = torch.arange(n_train + n_val), torch.arange(n_train + n_val, len(y))
-    validation = torch.arange(n_train, n_train + n_val)
-    if "test" not in layout.parts:
-        parts = split_parts(n_train, test_fraction, 0.0, seed)
-        train, test = torch.cat([parts.fit, validation]), parts.validation
-        validation = torch.arange(len(parts.fit), len(train))
+    fitting, validation, test = torch.arange(len(y)).split([n_train, n_val, len(y) - n_train - n_val])
+    if not len(test):
+        drawn = split_parts(n_train, origin.test_fraction, 0.0, origin.seed)
+        fitting, test = drawn.fit, drawn.validation
+    train = torch.cat([fitting, validation])
+    parts = None
+    if n_val:
+        origin = replace(origin, calibration_fraction=_CALIBRATION)
+        drawn = split_parts(len(fitting), 0.0, _CALIBRATION, origin.seed)
+        parts = Parts(drawn.fit, torch.arange(len(fitting), len(train)), drawn.calibration)
     splits = Split(x[train], y[train]), Split(x[test], y[test])
     return Dataset(
-        name=name,
+        name="folder",
         task="classification",
         train=splits[0],
         test=splits[1],
         n_classes=len(layout.class_names),
         class_names=layout.class_names,
-        normalise=_normalisation(splits[0].x[: len(train) - n_val]),
-        augment=augment,
+        normalise=_normalisation(splits[0].x[: len(fitting)]),
         checksums=checksums(*splits),
         source="folder",
-        given_validation=validation if n_val else None,
+        parts=parts,
+        origin=origin,
     )
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
-from ltnode.data.parts import Parts
+from ltnode.data.parts import Parts, split_parts
 from ltnode.errors import ConfigError, InputError
 from ltnode.models import Model
 from ltnode.models.step import Batch
@@ -167,7 +167,9 @@ class TrainingData:
 def held_out_parts(dataset: Dataset, config: TrainConfig) -> tuple[Dataset, Parts]:
     """Return the data set with the training examples that ``limit`` keeps, and the positions of their three parts."""
     used = dataset if config.limit is None else dataset.subset(min(config.limit, dataset.n_train))
-    return used, used.parts(config.validation_fraction, config.calibration_fraction, config.parts_seed)
+    if used.parts is not None:
+        return used, used.parts.merged(config.validation_fraction > 0, config.calibration_fraction > 0)
+    return used, split_parts(used.n_train, config.validation_fraction, config.calibration_fraction, config.parts_seed)
 
 
 def as_dataset(data: Any, model: Model) -> Dataset:
