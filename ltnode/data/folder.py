@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from ltnode.data.image_files import ImageFiles, check_files, decoded, files_md5
 from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts, positions_md5, split_parts
 from ltnode.data.streaming import StreamedTensor
-from ltnode.errors import InputError
+from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Tensor
 
 LARGEST_RESIDENT = 2 << 30
@@ -66,15 +67,42 @@ def from_folder(
     layout = read_layout(path)
     files = tuple(layout.files)
     source = ImageFiles(files, check_files(path, files, target_size, layout.problems))
-    n_bytes = len(source) * torch.Size(source.shape).numel()
-    streamed = n_bytes > LARGEST_RESIDENT if stream is None else stream
-    x: Tensor = StreamedTensor(source) if streamed else decoded(source)
     origin = Origin("folder", path.as_posix(), test_fraction=test_fraction, seed=seed, size=target_size)
-    data = _dataset(layout, x, origin)
+    data = _dataset(layout, _images(source, stream), origin)
     identity = {"files": files_md5(path, files)}
     if isinstance(data.test.x, StreamedTensor):
         identity["test_indices"] = positions_md5(data.test.x.positions)
-    return replace(data, name=path.resolve().name, augment=augment, checksums={**data.checksums, **identity})
+    return replace(data, augment=augment, checksums={**data.checksums, **identity})
+
+
+def labelled_images(path: str | Path, shape: tuple[int, int, int], class_names: Sequence[str]) -> Split:
+    """Read the images of a folder for a model that is already trained: all of them, or its test part if it is divided.
+
+    Args:
+        path: The folder, as in `from_folder`; it may lack some of the classes.
+        shape: (C, H, W) to which images are cropped, scaled and converted.
+        class_names: Classes of the model, in the order of its labels.
+
+    Raises:
+        DataError: There is no such folder, or files are damaged or not images; one line per problem.
+        InputError: A class is not one of the model's.
+    """
+    path = Path(path).expanduser()
+    layout = read_layout(path, fewest_classes=1)
+    for name in layout.class_names:
+        if name not in class_names:
+            raise InputError(f"{path / name}: {unknown_name('class', name, class_names)}")
+    part = layout.parts.get("test") or layout.parts["train"]
+    check_files(path, part.files, (shape[1], shape[2]), layout.problems)
+    places = torch.tensor([class_names.index(name) for name in layout.class_names])
+    return Split(_images(ImageFiles(part.files, shape)), places[torch.tensor(part.labels)])
+
+
+def _images(source: ImageFiles, stream: bool | None = None) -> Tensor:
+    """The images in memory, or read while they are used if they are too many or ``stream`` says so."""
+    n_bytes = len(source) * torch.Size(source.shape).numel()
+    streamed = n_bytes > LARGEST_RESIDENT if stream is None else stream
+    return StreamedTensor(source) if streamed else decoded(source)
 
 
 def _dataset(layout: FolderLayout, x: Tensor, origin: Origin) -> Dataset:
@@ -93,7 +121,7 @@ def _dataset(layout: FolderLayout, x: Tensor, origin: Origin) -> Dataset:
         parts = Parts(drawn.fit, torch.arange(len(fitting), len(train)), drawn.calibration)
     splits = Split(x[train], y[train]), Split(x[test], y[test])
     return Dataset(
-        name="folder",
+        name=Path(origin.path).resolve().name,
         task="classification",
         train=splits[0],
         test=splits[1],

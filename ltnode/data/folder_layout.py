@@ -44,12 +44,13 @@ class FolderLayout:
         return [file for part in self.parts.values() for file in part.files]
 
 
-def read_layout(path: Path) -> FolderLayout:
+def read_layout(path: Path, fewest_classes: int = 2) -> FolderLayout:
     """Find parts, classes and files, without opening a file.
 
     Args:
         path: ``path/CLASS/*``, or ``path/PART/CLASS/*`` with ``train`` and any of ``val`` (or ``valid``, ``validation``) and
             ``test``. Hidden files are skipped.
+        fewest_classes: Smallest number of classes that is no problem.
 
     Raises:
         DataError: There is no such folder, or its parts cannot be told.
@@ -66,7 +67,7 @@ def read_layout(path: Path) -> FolderLayout:
                 f"{path}: the classes of train ({_some(names)}) and {folders[part].name} ({_some(tuple(found))}) differ; every part "
                 "needs the same class folders"
             )
-    if len(names) == 1:
+    if 0 < len(names) < fewest_classes:
         problems.append(
             f"{path} contains a single class, {names[0]!r}; a classification needs at least two, one folder of images for each"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.data import Dataset, Normalisation, Split
-from ltnode.data import names as data_names
+from ltnode.data.own import is_path
 from ltnode.data.parts import Parts
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
@@ -23,7 +23,7 @@ from ltnode.models.contract import Draw, Task
 from ltnode.models.familiar_model import FamiliarModel
 from ltnode.models.familiarity import check_calibration_size
 from ltnode.trained.calibration_record import CalibrationRecord
-from ltnode.trained.data_facts import class_names, data_record, finite_numbers, loaded
+from ltnode.trained.data_facts import class_names, data_record, finite_numbers, folder_dataset, loaded, recorded_dataset
 from ltnode.trained.inputs import batch_of_array
 from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, check_rate
 from ltnode.trained.pixels import check_pixels
@@ -62,6 +62,7 @@ class TrainedModel:
         train: Training configuration as config.json records it; None for a model without a record of its training.
         false_alarm_rate: Familiarity at or below which an input is called unfamiliar; an operating point sets it.
         calibration: Record of the examples among which distances are ranked; None if unknown.
+        record: Description of the training data as config.json records it.
     """
 
     name: str
@@ -76,6 +77,7 @@ class TrainedModel:
     train: Mapping[str, Any] | None = None
     false_alarm_rate: float = FALSE_ALARM_RATE
     calibration: CalibrationRecord | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path | str, device: str = "cpu", data: Dataset | str | None = None) -> TrainedModel:
@@ -171,6 +173,7 @@ class TrainedModel:
             operating_point=None,
             data=record.get("name"),
             train=train,
+            record=record,
         )
         if path is None:
             return trained
@@ -268,18 +271,20 @@ class TrainedModel:
         """Load the data set of the training, with the normalisation of the training.
 
         Args:
-            data: Another data set for the same inputs, or its name; None loads the one that the run records.
+            data: Another data set for the same inputs, its name, or a folder of labelled images, all of which are test examples;
+                None loads the one that the run records.
 
         Raises:
             InputError: The data set is unknown, or does not fit the model.
+            DataError: Files are missing or damaged, or have changed since the training.
         """
         if data is None:
-            data = (self.config.data if self.config else None) or self.data
-            if data is None:
-                raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
-            if data not in data_names():
-                raise InputError(f"the model was trained on {data!r}, which is not a built-in data set: pass data, the Dataset")
-        dataset = loaded(data)
+            name = (self.config.data if self.config else None) or self.data
+            dataset = recorded_dataset(self.record, name, self.path)
+        elif isinstance(data, str) and is_path(data):
+            dataset = folder_dataset(data, self.shape, self.class_names)
+        else:
+            dataset = loaded(data)
         check_fit(dataset, self.model)
         recorded = self.train is not None and self.normalise is not None
         return replace(dataset, normalise=self.normalise) if recorded else dataset

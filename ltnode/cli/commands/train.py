@@ -10,6 +10,8 @@ import typer
 
 from ltnode import data as data_sets
 from ltnode.cli import console
+from ltnode.data import Dataset
+from ltnode.data.own import is_path, load_path
 from ltnode.errors import ConfigError
 from ltnode.fitting import fit, fit_members, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
@@ -18,17 +20,28 @@ from ltnode.training.engine import seed_folder
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
 """Names of the data sets; "gap" is another name of "synthetic"."""
+_NAMED = 6
+"""Number of classes that are listed."""
 EXAMPLES = (
     "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
     "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
+    "ltnode train --data photos --image-size 64 --out runs/photos",
     "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
     "ltnode train --model lt-node --data cifar10 --members 5 --out runs/cifar-ensemble",
 )
 
 
 def train(
-    model: Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}.")] = None,
-    data: Annotated[str | None, typer.Option(help=f"One of {', '.join(DATA_SETS)}.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; by default lt-node for data of your own.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help=f"One of {', '.join(DATA_SETS)}; or a folder of images, CLASS/* or train/CLASS/* (val/, test/)."),
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Height and width to which the images of a folder are cropped and scaled.", min=8)
+    ] = None,
     preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default 'default'.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order and end-times; by default 0.", min=0)] = None,
     seeds: Annotated[
@@ -60,10 +73,12 @@ def train(
         raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")
     if seeds and members:
         raise ConfigError("--seeds and --members cannot be combined: --seeds 0-4 gives five models, --members 5 one ensemble")
-    chosen = configuration(config, {key: value for key, value in options.items() if value is not None}, settings or ())
+    given = {key: value for key, value in options.items() if value is not None}
+    own = load_own(config, given, image_size)
+    chosen = configuration(config, given, settings or (), own)
     assert chosen.model is not None
     assert chosen.data is not None
-    loaded = data_sets.load(chosen.data)
+    loaded = data_sets.load(chosen.data) if own is None else own
     base = out or Path("runs") / (f"{chosen.data}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
     several = console.numbers(seeds) if seeds else []
     one = out or seed_folder(base, chosen.seed)
@@ -85,14 +100,46 @@ def train(
         report_run(run, folder)
 
 
-def configuration(file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
+def load_own(file: Path | None, options: dict[str, Any], image_size: int | None) -> Dataset | None:
+    """Load data of one's own that an option or a TOML file names by their path; None for a built-in set."""
+    named = {**({} if file is None else read_values(file)), **options}.get("data")
+    if named is None or not is_path(named):
+        if image_size is not None:
+            raise ConfigError("--image-size is for a folder of images: name it with --data FOLDER, or leave out --image-size")
+        return None
+    data = load_path(named, size=image_size)
+    console.say(describe_folder(data))
+    return data
+
+
+def describe_folder(data: Dataset) -> str:
+    """Say what was found in a folder of images."""
+    assert data.class_names is not None
+    rows, columns = data.input_shape[1:]
+    parts = f"{data.n_train} images to learn from" if data.parts is None else (
+        f"{data.n_train - len(data.parts.validation)} images to learn from, {len(data.parts.validation)} for validation"
+    )
+    shown = ", ".join(data.class_names[:_NAMED]) + (", ..." if len(data.class_names) > _NAMED else "")
+    reading = "; they are read while training" if data.train.streamed else ""
+    colours = "grey" if data.input_shape[0] == 1 else "colour"
+    return (
+        f"{data.name}: {len(data.class_names)} classes ({shown}), {parts}, {len(data.test)} for testing, "
+        f"{rows} x {columns} pixels, {colours}{reading}"
+    )
+
+
+def configuration(
+    file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...], own: Dataset | None = None
+) -> TrainConfig:
     """The configuration of a command line: the preset, changed by a TOML file, by options, by ``key=value`` settings."""
     values = {} if file is None else read_values(file)
+    if own is not None:
+        values, options = {"model": "lt-node", **values}, {**options, "data": own.name}
     named = {**values, **options}
     for key in ("model", "data"):
         if key not in named:
             raise ConfigError(f"--{key} is missing; for example: ltnode train --model lt-node --data synthetic")
-    base = train_preset(named["model"], named["data"], named.get("preset", "default"))
+    base = train_preset(named["model"], named["data"] if own is None else own, named.get("preset", "default"))
     return base.replace(**values).replace(**options).with_overrides(settings)
 
 
