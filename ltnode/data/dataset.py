@@ -14,7 +14,7 @@ from ltnode.data.arrays import TASKS, Task, check_examples, check_lengths, descr
 from ltnode.data.augment import Augmentation, Normalisation
 from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts, positions_md5, split_parts
-from ltnode.data.streaming import StreamedTensor
+from ltnode.data.streaming import StreamedTensor, resident
 from ltnode.errors import InputError, unknown_name
 from ltnode.tables import Schema
 from ltnode.typing import Tensor
@@ -231,7 +231,7 @@ class Dataset:
         """
         if not isinstance(x, Tensor):
             x = inputs("x", x, self.train.x.dtype if self.train.x.is_floating_point() else torch.get_default_dtype())
-        x = x.read() if isinstance(x, StreamedTensor) else x
+        x = resident(x)
         if indices is not None and self.augment is not None:
             x = self.augment.apply(x, seed=seed, epoch=epoch, indices=indices)
         return x if self.normalise is None else self.normalise.apply(x)

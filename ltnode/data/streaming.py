@@ -156,6 +156,16 @@ def _first(waiting: deque[tuple[Tensor, Future[Tensor] | None]]) -> Tensor:
     return reading.result() if part.change is None else part.change(reading.result())
 
 
+def resident(x: Tensor) -> Tensor:
+    """Return inputs as a plain tensor; those that are read while they are used are read."""
+    return x.read() if isinstance(x, StreamedTensor) else x
+
+
+def mapped(change: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a change that keeps shape and dtype, such as a rotation: at once, or to inputs that are read when they are read."""
+    return x.changed(change, x.dtype, x.device) if isinstance(x, StreamedTensor) else change(x)
+
+
 def part_size(x: Tensor, largest: int) -> int:
     """Return how many inputs form a part: ``largest``, or fewer where they would exceed 64 MiB in float32."""
     values = max(1, x.shape[1:].numel())

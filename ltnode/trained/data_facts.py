@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ltnode.data import SPECS, Dataset
 from ltnode.data import load as load_data
 from ltnode.data import names as data_names
 from ltnode.data.folder import labelled_images
 from ltnode.data.origin import Origin
 from ltnode.data.own import load_again
+from ltnode.data.parts import Parts
 from ltnode.errors import InputError
 
 
@@ -78,9 +81,16 @@ def folder_dataset(path: str, shape: tuple[int, ...], class_names: Sequence[str]
     if len(shape) != 3:
         raise InputError(f"{path} is a folder of images, but the model takes inputs of shape {shape}")
     split = labelled_images(path, (shape[0], shape[1], shape[2]), class_names)
-    name = Path(path).resolve().name
+    everything, nothing = torch.arange(len(split)), torch.arange(0)
     return Dataset(
-        name, "classification", split, split, n_classes=len(class_names), class_names=tuple(class_names), source="folder"
+        Path(path).resolve().name,
+        "classification",
+        split,
+        split,
+        n_classes=len(class_names),
+        class_names=tuple(class_names),
+        source="folder",
+        parts=Parts(everything, nothing, nothing),  # the training held out none of these
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ltnode.data import Dataset, Normalisation, Split
 from ltnode.data.own import is_path
 from ltnode.data.parts import Parts
+from ltnode.data.streaming import part_size, read_ahead, resident
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.models import LatentTimeODE, Model, Prediction
@@ -314,7 +315,7 @@ class TrainedModel:
         Raises:
             InputError: The shape or the range is wrong, there are no inputs, or some hold NaN or infinity.
         """
-        raw = self._tensor(raw)
+        raw = resident(self._tensor(raw))
         if tuple(raw.shape[1:]) != self.shape or not len(raw):
             expected = ", ".join(str(n) for n in self.shape)
             raise InputError(f"{self.name} takes inputs of shape (B, {expected}) with B >= 1, not {tuple(raw.shape)}")
@@ -367,7 +368,8 @@ class TrainedModel:
             on_predicted: Called after every batch with the number of its inputs.
         """
         rows = []
-        for part in torch.split(self._tensor(raw), BATCH):
+        raw = self._tensor(raw)
+        for part in read_ahead(torch.split(raw, part_size(raw, BATCH))):
             x = self.prepare(part)
             rows += self.rows_of(self.predict_inputs(x, samples), x)
             on_predicted(len(part))
