@@ -27,7 +27,7 @@ class Split:
     Attributes:
         x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it) or read while they are used (see
             `ltnode.data.streaming`), or float vectors ``(N, D)``.
-        y: Labels int64 ``(N,)``, or regression targets float ``(N,)``.
+        y: Labels int64 ``(N,)``, or regression targets float ``(N,)`` or, for K > 1 targets, ``(N, K)``.
     """
 
     x: Tensor
@@ -147,7 +147,7 @@ class Dataset:
 
         Args:
             x: Images ``(N, C, H, W)`` or ``(N, H, W)``, uint8 or float in [0, 1], or vectors ``(N, D)``.
-            y: Labels 0 ... n_classes - 1 of shape ``(N,)``; regression targets ``(N,)`` or ``(N, 1)``.
+            y: Labels 0 ... n_classes - 1 of shape ``(N,)``; regression targets ``(N,)``, ``(N, 1)`` or ``(N, K)``.
             x_test: Inputs of the test split; if None, a random ``test_fraction`` of the examples is held out.
             y_test: Targets of the test split.
             task: "classification" or "regression".

@@ -64,8 +64,8 @@ def read_layout(path: Path, fewest_classes: int = 2) -> FolderLayout:
     for part, found in classes.items():
         if tuple(found) != names and found and names:
             problems.append(
-                f"{path}: the classes of train ({_some(names)}) and {folders[part].name} ({_some(tuple(found))}) differ; every part "
-                "needs the same class folders"
+                f"{path}: the classes of train ({_some(names)}) and {folders[part].name} ({_some(tuple(found))}) differ; "
+                "every part needs the same class folders"
             )
     if 0 < len(names) < fewest_classes:
         problems.append(
@@ -101,13 +101,15 @@ def _part_folders(path: Path, problems: list[str]) -> dict[str, Path]:
     for entry in parts:
         part = PART_NAMES[entry.name.lower()]
         if part in found:
-            problems.append(f"{path} contains both {found[part].name}/ and {entry.name}/; put the images of the part {part} into one")
+            problems.append(
+                f"{path} contains both {found[part].name}/ and {entry.name}/; put the images of the part {part} into one"
+            )
         found.setdefault(part, entry)
     others = [entry.name for entry in folders if entry not in parts]
     if others:
         problems.append(
-            f"{path} contains {named(f'{name}/' for name in others)} beside {found_names(found)}; move these folders elsewhere, or "
-            "use only train/, val/ and test/ on this level"
+            f"{path} contains {named(f'{name}/' for name in others)} beside {found_names(found)}; move these folders elsewhere, "
+            "or use only train/, val/ and test/ on this level"
         )
     if "train" not in found:
         problems.append(f"{path} contains {found_names(found)} but no train/; put the images to learn from into train/CLASS/")
@@ -137,8 +139,8 @@ def _class_folders(path: Path, problems: list[str]) -> dict[str, list[Path]]:
             empty.append(f"{folder.name}/")
     if nested:
         problems.append(
-            f"{path} has another level of folders inside its classes ({named(nested)}); the images of a class must lie directly in "
-            "its folder: PATH/CLASS/image, or PATH/train/CLASS/image with val/ and test/ beside train/"
+            f"{path} has another level of folders inside its classes ({named(nested)}); the images of a class must lie directly "
+            "in its folder: PATH/CLASS/image, or PATH/train/CLASS/image with val/ and test/ beside train/"
         )
     if empty:
         problems.append(f"{path}: {named(empty)} contains no images; add some, or remove the folder")

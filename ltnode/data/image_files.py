@@ -120,8 +120,8 @@ def check_files(
         listed = ", ".join(f"{n} of {rows} x {columns}" for (rows, columns), n in sizes.most_common(_NAMED))
         others = f" and {len(sizes) - _NAMED} other sizes" if len(sizes) > _NAMED else ""
         problems.append(
-            f"{path}: images of different sizes ({listed}{others}; height x width); pass size=(height, width), or --image-size on "
-            "the command line, to crop and scale them"
+            f"{path}: images of different sizes ({listed}{others}; height x width); pass size=(height, width), or --image-size "
+            "on the command line, to crop and scale them"
         )
     raise_problems(problems)
     return (1 if grey else 3, *(size or next(iter(sizes))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -79,11 +79,16 @@ class Origin:
         Raises:
             DataError: A file is missing, or holds something else.
         """
-        values = asdict(self)
-        values["path"] = str(_found(self.path, self.sha256, folder, is_folder=self.kind == "folder"))
-        if self.test is not None:
-            values["test"] = str(_found(self.test, self.test_sha256, folder, is_folder=False))
-        return Origin(**values)
+        return self.found_at(_found(self.path, self.sha256, folder, is_folder=self.kind == "folder"), folder)
+
+    def found_at(self, path: Path, folder: Path | None) -> Origin:
+        """The origin with its content at ``path``, and the test rows where `find` looks for them.
+
+        Raises:
+            DataError: The table of the test rows is missing, or holds something else.
+        """
+        test = None if self.test is None else str(_found(self.test, self.test_sha256, folder, is_folder=False))
+        return replace(self, path=str(path), test=test)
 
 
 def _check(key: str, kind: str, value: Any) -> None:

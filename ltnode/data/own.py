@@ -54,8 +54,8 @@ def load_again(origin: Origin, run: Path | None, checksums: Mapping[str, str]) -
     changed = sorted(key for key, value in data.checksums.items() if key in checksums and checksums[key] != value)
     if changed:
         raise DataError(
-            f"{found.path} has changed since the model was trained on it ({', '.join(changed)}), so that it is unknown which images "
-            "the training saw: restore it, or name a folder of images that training did not see with --data"
+            f"{found.path} has changed since the model was trained on it ({', '.join(changed)}), so that it is unknown which "
+            "images the training saw: restore it, or name a folder of images that training did not see with --data"
         )
     return data
 

@@ -63,6 +63,7 @@ class StreamedTensor(torch.Tensor):
         dtype: torch.dtype | None = None,
         device: torch.device | None = None,
     ) -> StreamedTensor:
+        """Make a tensor without values."""
         chosen = torch.arange(len(source)) if positions is None else positions
         made: StreamedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, (len(chosen), *source.shape), dtype=dtype or source.dtype, device=device or torch.device("cpu")
@@ -74,9 +75,7 @@ class StreamedTensor(torch.Tensor):
         return f"StreamedTensor({tuple(self.shape)}, {self.dtype}, from {type(self.source).__name__})"
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Take rows without reading them, compute a mean part by part, and read the inputs for anything else."""
         x = args[0] if args else None
         if isinstance(x, StreamedTensor):

@@ -71,9 +71,9 @@ class ClassPredictions:
 class RealPredictions:
     """Quantities of a regression `Prediction` of N examples, in float64, and the cost of the predictions."""
 
-    mean: Float[Tensor, " N"]
-    std: Float[Tensor, " N"]
-    total_std: Float[Tensor, " N"]
+    mean: Float[Tensor, "N *targets"]
+    std: Float[Tensor, "N *targets"]
+    total_std: Float[Tensor, "N *targets"]
     cost: Cost
     familiarity: Float[Tensor, " N"] | None = None
 

@@ -212,7 +212,9 @@ class DeployedModel(nn.Module):
         members = sum(plan.samples for _, plan in self.plans())
         assert isinstance(model, FamiliarModel)
         self.widening, self.ranks = model.widening, model.ranks
-        self.register_buffer("noise", model.predict(x[:1], members).noise if self.task == "regression" else None)
+        noise = model.predict(x[:1], members).noise
+        # Noise that varies with the input is computed in the file; other noise is a constant of it.
+        self.register_buffer("noise", None if noise is None or noise.ndim == 2 else noise)
         self.eval().requires_grad_(False)
 
     def plans(self) -> list[tuple[LatentTimeODE, Plan]]:
@@ -230,7 +232,9 @@ class DeployedModel(nn.Module):
     def answer(self, parts: Sequence[Members]) -> Prediction:
         """The prediction of the members of all networks, as `FamiliarModel.answer` makes it."""
         samples = sum(plan.samples for _, plan in self.plans())
-        together = replace(combined(parts, samples, len(parts)), noise=self.noise)
+        together = combined(parts, samples, len(parts))
+        if self.noise is not None:
+            together = replace(together, noise=self.noise)
         return answer(together, self.task, self.widening, self.ranks)
 
 
@@ -243,6 +247,6 @@ def named_outputs(prediction: Prediction) -> dict[str, Tensor]:
         names = ("mean", "std", "noise_std", "member_means")
     outputs = {name: getattr(prediction, name) for name in names}
     if "noise_std" in outputs:
-        outputs["noise_std"] = outputs["noise_std"].expand(prediction.outputs.shape[1])
+        outputs["noise_std"] = outputs["noise_std"].expand(prediction.member_means.shape[1:])
     known = {"distance": prediction.distance, "familiarity": prediction.familiarity}
     return {**outputs, **{name: value for name, value in known.items() if value is not None}}

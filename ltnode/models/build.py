@@ -30,8 +30,9 @@ def build(
             ``"paper"``: the published experiment (density weights, no truncation, adaptive steps, random draws).
         seed: Seed of the initial weights; None draws them from the global generator of torch.
         **options: ``width``, ``augment``, ``stem`` (``"paper"`` or ``"deep"``, the default for images of more than 64 pixels),
-            ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
-            ``end_time`` (a distribution, or a mapping of changes such as ``{"prior": (1.0, 0.01)}``); for the models that
+            ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``, ``end_time`` (a distribution, or a mapping
+            of changes such as ``{"prior": (1.0, 0.01)}``), ``noise`` of a regression (``"constant"``, or ``"varying"`` with the
+            input); for the models that
             have them ``sde``, ``gp``, ``rate``; for an ensemble ``members`` (5) and ``of``, the model that it consists of
             (``node``).
     """
@@ -57,7 +58,9 @@ def build(
 def build_from_spec(description: Mapping[str, Any]) -> Model:
     """Build the model of a saved description, `Model.spec`."""
     given, options = description["input"], dict(description["options"])
-    spec = InputSpec(tuple(given["shape"]), given["task"], given["n_classes"])
+    target = given.get("target")
+    scale = None if target is None else tuple(target)
+    spec = InputSpec(tuple(given["shape"]), given["task"], given["n_classes"], given.get("n_targets", 1), scale)
     if default_stem(spec, description["preset"]) != "paper":
         options.setdefault("stem", "paper")  # models that were saved before there was another one
     return build(description["model"], spec, description["preset"], **options)

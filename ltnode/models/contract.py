@@ -65,6 +65,11 @@ class Model(nn.Module, ABC):
         """Whether the loss also takes class probabilities (B, C) in place of labels."""
         return False
 
+    @property
+    def n_targets(self) -> int:
+        """Number of real values that a regression predicts."""
+        return 1
+
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
         """Return what training minimises, per data point, 0-dim; noise comes from the global generator of torch.
@@ -122,11 +127,11 @@ class Model(nn.Module, ABC):
         if y.ndim == 0 or y.shape[0] != x.shape[0]:
             raise InputError(f"y must hold one target per input: x has {x.shape[0]} samples, y has shape {tuple(y.shape)}")
         if self.task == "regression":
-            if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1) or not y.is_floating_point():
+            several = self.n_targets > 1
+            if y.ndim > 2 or (several and y.ndim == 1) or y.shape[1:].numel() != self.n_targets or not y.is_floating_point():
                 hint = "" if y.is_floating_point() else "; try y.float()"
-                raise InputError(
-                    f"regression targets must be floats of shape (B,) or (B, 1), not {y.dtype} {tuple(y.shape)}{hint}"
-                )
+                shape = f"(B, {self.n_targets})" if several else "(B,) or (B, 1)"
+                raise InputError(f"regression targets must be floats of shape {shape}, not {y.dtype} {tuple(y.shape)}{hint}")
             if _readable(y) and not bool(torch.isfinite(y).all()):
                 raise InputError(f"y holds {_count_non_finite(y)}; drop or impute these targets first")
         elif self.soft_targets and y.ndim == 2 and y.is_floating_point():

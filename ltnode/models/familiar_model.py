@@ -20,7 +20,7 @@ from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, evaluating
 from ltnode.models.familiarity import Ranks
 from ltnode.models.path_process import Fallback
 from ltnode.models.prediction import Prediction
-from ltnode.models.widening import Widening
+from ltnode.models.widening import Widening, mean_noise
 from ltnode.ode import Stats
 from ltnode.typing import Float, Tensor
 
@@ -33,7 +33,8 @@ _CELLS = 8
 class Members:
     """Outputs of the members of a prediction before temperature and widening; see `Prediction` for the attributes.
 
-    ``fallback`` is what a regression answers where the members know nothing.
+    ``noise`` that varies with the input is that of every member, (S, B, K). ``fallback`` is what a regression answers where the
+    members know nothing.
     """
 
     outputs: Float[Tensor, "S B C"]
@@ -82,8 +83,11 @@ class FamiliarModel(Model):
         """Mean of the inputs on which the familiarity was fitted."""
 
     @abstractmethod
-    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, " n"]:
-        """Return class frequencies, or mean and standard deviation of the targets, of the training; of ``y`` if unknown."""
+    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, "n *targets"]:
+        """Return class frequencies (C,), or mean and standard deviation of the targets, (2,) or for several targets (2, K).
+
+        They are those of the training, or of ``y`` if these are unknown.
+        """
 
     @property
     def n_calibration(self) -> int:
@@ -137,10 +141,11 @@ class FamiliarModel(Model):
         if self.task == "classification":
             self.widening.fit_classes(outputs, y, distance, base, temperature)
         else:
-            assert parts[0].noise is not None
+            noises = [part.noise for part in parts if part.noise is not None]
+            noise = torch.cat(noises, dim=1) if noises[0].ndim == 3 else noises[0]
             fallbacks = [part.fallback for part in parts if part.fallback is not None]
             fallback = Fallback(*map(torch.cat, zip(*fallbacks, strict=True))) if fallbacks else None
-            self.widening.fit_targets(outputs, parts[0].noise, y, distance, base, fallback)
+            self.widening.fit_targets(outputs, noise, y, distance, base, fallback)
 
     def calibrate_familiarity(self, x: Inputs) -> None:
         """Keep the distances of calibration examples, which nothing was fitted to or chosen on, for the ranks of predictions.
@@ -181,7 +186,7 @@ def answer(members: Members, task: Task, widening: Widening, ranks: Ranks) -> Pr
         outputs,
         members.times,
         members.stats,
-        members.noise,
+        None if members.noise is None else mean_noise(members.noise),
         distance=members.distance,
         familiarity=familiarity,
         widened_std=widened_std,
@@ -218,7 +223,8 @@ def frequencies(y: Tensor, n_classes: int) -> Float[Tensor, " C"]:
     return counts / counts.sum()
 
 
-def moments(y: Tensor) -> Float[Tensor, "2"]:
-    """Return mean and standard deviation of real targets."""
-    y = y.double().reshape(-1)
-    return torch.stack([y.mean(), y.std(correction=0)])
+def moments(y: Float[Tensor, "N *targets"]) -> Float[Tensor, "2 *several"]:
+    """Return mean and standard deviation of one real target, (2,), or of each of several, (2, K)."""
+    y = y.double()
+    y = y if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1)
+    return torch.stack([y.mean(dim=0), y.std(dim=0, correction=0)])

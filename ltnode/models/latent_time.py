@@ -82,7 +82,7 @@ class LatentTimeODE(EndTimeModel, PathModel):
     Args:
         stem: Maps inputs to the initial state (B, ...).
         field: ``field(t, h) -> dh/dt``; t is 0-dim or (B,).
-        head: Maps states (N, ...) to logits (N, C), or to means (N, 1).
+        head: Maps states (N, ...) to logits (N, C), or to what the likelihood needs, such as means (N, targets).
         end_time: Distribution of the end-time.
         task: "classification" or "regression".
         likelihood: p(y | output); by default categorical, or Gaussian with learnt noise.
@@ -150,8 +150,9 @@ class LatentTimeODE(EndTimeModel, PathModel):
         """Apply the head to all states in one call."""
         samples, batch = states.shape[:2]
         out = apply_part("head", self.head, states.reshape(samples * batch, *states.shape[2:]))
-        if out.ndim != 2 or (self.task == "regression" and out.shape[1] != 1):
-            required = "(N, 1)" if self.task == "regression" else "(N, classes)"
+        width = self.likelihood.targets * self.likelihood.outputs_per_target
+        if out.ndim != 2 or (self.task == "regression" and out.shape[1] != width):
+            required = f"(N, {width})" if self.task == "regression" else "(N, classes)"
             raise InputError(f"the head must return {required} for N states, not {tuple(out.shape)}")
         return out.reshape(samples, batch, -1)
 
@@ -196,12 +197,17 @@ class LatentTimeODE(EndTimeModel, PathModel):
         """Whether the likelihood is that of labels, which can be averaged over class probabilities."""
         return isinstance(self.likelihood, Categorical)
 
+    @property
+    def n_targets(self) -> int:
+        """Number of real values that a regression predicts."""
+        return self.likelihood.targets
+
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
         """Compute the negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`.
 
         Args:
             x: Inputs (B, ...).
-            y: Integer labels (B,) or class probabilities (B, C); or real values (B,) or (B, 1).
+            y: Integer labels (B,) or class probabilities (B, C); or real values (B,), (B, 1) or (B, targets).
             n_data: Number of training points; required for ``kl_weight="elbo"`` with one T for all inputs.
             times: End-times (S,) or (S, B); None draws them on the window.
             phase: Ignored; the model has one phase.
@@ -304,10 +310,10 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.likelihood.fit_noise(lambda: self.predict(x).mean - y.reshape(-1).to(x.dtype))
 
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """Describe the learnt posterior, and the observation noise of a regression model."""
+        """Describe the learnt posterior, and the observation noise of a regression model (root mean square over its targets)."""
         facts = dict(self.end_time.describe(x) if self.end_time.amortized else self.end_time.describe())
         noise = self.likelihood.observation_noise()
-        return facts if noise is None else {**facts, "noise_std": float(noise)}
+        return facts if noise is None else {**facts, "noise_std": float(noise.square().mean().sqrt() if noise.ndim else noise)}
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 
@@ -355,13 +361,17 @@ class LatentTimeODE(EndTimeModel, PathModel):
 
     def members_at(self, states: Float[Tensor, "n B *state"], times: Float[Tensor, "S *batch"], stats: Stats | None) -> Members:
         """Compute the members at the end-times from the states at the `solved_times`."""
-        noise = self.likelihood.observation_noise()
         if not self.has_familiarity:
-            outputs, distance, fallback = self.outputs_at(states), None, None
+            outputs, noise = self.likelihood.moments(self.outputs_at(states))
+            distance, fallback = None, None
         else:
-            outputs, features = self.split_path(states)
+            raw, features = self.split_path(states)
+            outputs, noise = self.likelihood.moments(raw)
             distance, fallback = self.familiarity(features), self.fallback(features, noise)
-        return Members(outputs.expand(times.shape[0], -1, -1), times, stats, noise, distance, fallback)
+        samples = times.shape[0]
+        if noise is not None and noise.ndim == 3:
+            noise = noise.expand(samples, -1, -1)
+        return Members(outputs.expand(samples, -1, -1), times, stats, noise, distance, fallback)
 
     def with_path_times(self, times: Float[Tensor, "S *batch"]) -> Float[Tensor, "n *batch"]:
         """Put the fixed times of the path before end-times."""

@@ -233,7 +233,7 @@ def curve(trained: TrainedModel, points: int, samples: int) -> answers.CurveAnsw
         x=x.tolist(),
         mean=prediction.mean.tolist(),
         std=prediction.std.tolist(),
-        noise_std=float(prediction.noise_std),
+        noise_std=float(prediction.noise_std.mean()),
         members=prediction.member_means.tolist(),
         points=training,
     )

@@ -107,7 +107,7 @@ class Schema:
             fitting = values if rows is None else values[rows]
             reason = _reason(name, values, fitting, kinds.get(name), [columns[other] for other in names])
             if reason is None:
-                used.append(Column.fitted(name, kinds.get(name) or kind_of(values), fitting))
+                used.append(Column.fitted(name, kinds.get(name) or kind_of(values), values, rows))
             else:
                 ignored[name] = reason
         if not used:

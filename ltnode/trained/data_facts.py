@@ -1,21 +1,14 @@
-"""What is known about the data set of a model: its shape, classes, normalisation, and where it can be loaded from."""
+"""What is known about the data set of a model: its shape, classes and normalisation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 from ltnode.data import SPECS, Dataset
 from ltnode.data import load as load_data
 from ltnode.data import names as data_names
-from ltnode.data.folder import labelled_images
-from ltnode.data.origin import Origin
-from ltnode.data.own import load_again
-from ltnode.data.parts import Parts
 from ltnode.errors import InputError
 
 
@@ -40,30 +33,21 @@ def data_record(data: Dataset | str | None) -> dict[str, Any]:
         "n_classes": n_classes,
         "class_names": known.class_names,
         "normalise": None if constants is None else {"mean": constants.mean, "std": constants.std},
+        **_of_table(known),
     }
 
 
-def loaded(data: Dataset | str) -> Dataset:
-    """The data set itself, or the one of a name."""
-    if not isinstance(data, Dataset | str):
-        raise InputError(f"data must be a Dataset or the name of a data set, not {type(data).__name__}")
-    return load_data(data) if isinstance(data, str) else data
+def _of_table(known: Any) -> dict[str, Any]:
+    schema = getattr(known, "schema", None)
+    return {} if schema is None else {"schema": schema.to_json()}
 
 
-def recorded_dataset(record: Mapping[str, Any], name: str | None, run: Path | None) -> Dataset:
-    """Load the data set of a training again, from the user's own files or by its name.
-
-    Args:
-        record: Description of the data in config.json.
-        name: Name of the data set, if the record has none.
-        run: The run folder; None for a run in memory.
+def recorded(name: str | None) -> Dataset:
+    """The built-in data set that a run records.
 
     Raises:
-        InputError: Nothing records where the data are.
-        DataError: They are not there, or have changed since the training.
+        InputError: No name is recorded, or it is not that of a built-in set.
     """
-    if record.get("origin") is not None:
-        return load_again(Origin.from_json(record["origin"]), run, record.get("checksums") or {})
     if name is None:
         raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
     if name not in data_names():
@@ -71,27 +55,11 @@ def recorded_dataset(record: Mapping[str, Any], name: str | None, run: Path | No
     return load_data(name)
 
 
-def folder_dataset(path: str, shape: tuple[int, ...], class_names: Sequence[str]) -> Dataset:
-    """Load another folder of labelled images for a trained model; all of them are test examples.
-
-    Raises:
-        InputError: The model takes no images, or a class is not one of the model's.
-        DataError: The folder cannot be read.
-    """
-    if len(shape) != 3:
-        raise InputError(f"{path} is a folder of images, but the model takes inputs of shape {shape}")
-    split = labelled_images(path, (shape[0], shape[1], shape[2]), class_names)
-    everything, nothing = torch.arange(len(split)), torch.arange(0)
-    return Dataset(
-        Path(path).resolve().name,
-        "classification",
-        split,
-        split,
-        n_classes=len(class_names),
-        class_names=tuple(class_names),
-        source="folder",
-        parts=Parts(everything, nothing, nothing),  # the training held out none of these
-    )
+def loaded(data: Dataset | str) -> Dataset:
+    """The data set itself, or the one of a name."""
+    if not isinstance(data, Dataset | str):
+        raise InputError(f"data must be a Dataset or the name of a data set, not {type(data).__name__}")
+    return load_data(data) if isinstance(data, str) else data
 
 
 def class_names(record: Mapping[str, Any], n_classes: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ltnode.errors import InputError
 from ltnode.models.familiar_model import FamiliarModel
 from ltnode.trained.calibration import drawn, held_out_examples
 from ltnode.trained.calibration_record import CalibrationRecord
-from ltnode.trained.inputs import find_files, read_input
+from ltnode.trained.inputs import find_files
 from ltnode.trained.model import TrainedModel
 from ltnode.training.saving import write_weights
 from ltnode.typing import Num, Tensor
@@ -96,6 +96,6 @@ def _read(path: Path, trained: TrainedModel) -> Num[Tensor, "N *shape"]:
 
 
 def _inputs(file: Path, trained: TrainedModel) -> Num[Tensor, "B *shape"]:
-    raw = read_input(file, trained.shape).raw
+    raw = trained.read(file).raw
     # Files of pixels and of floats in [0, 1] can be mixed.
     return raw if not trained.is_image or raw.dtype != torch.uint8 else raw.float() / 255

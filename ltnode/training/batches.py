@@ -164,6 +164,7 @@ class TrainingData:
             "n_validation": len(self.parts.validation),
             "n_calibration": len(self.parts.calibration),
             **self.parts.checksums(),
+            **({} if data.schema is None else {"schema": data.schema.to_json()}),
         }
 
     def _inputs(self, x: Tensor) -> Tensor:
@@ -194,10 +195,15 @@ def check_fit(dataset: Dataset, model: Model) -> None:
     """Check that data and model have the same task and, where those of the model are known, the same shapes.
 
     Raises:
-        InputError: Task, input shape or number of classes differ.
+        InputError: Task, input shape, or number of classes or targets differ.
     """
     if dataset.task != model.task:
         raise InputError(f"{dataset.name} is a {dataset.task} problem, but the model is for {model.task}")
+    if dataset.task == "regression" and (given := dataset.train.y.shape[1:].numel()) != model.n_targets:
+        raise InputError(
+            f"{dataset.name} has {given} targets per example, but the model predicts {model.n_targets}; "
+            "build the model with ltnode.build(..., data=dataset)"
+        )
     if model.spec is None:
         return
     spec = model.spec["input"]

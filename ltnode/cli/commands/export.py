@@ -12,7 +12,7 @@ from ltnode.cli import console
 from ltnode.errors import InputError
 from ltnode.export import Exported, export_model
 from ltnode.export.api import SUFFIX, Format
-from ltnode.trained import TrainedModel, read_input
+from ltnode.trained import TrainedModel
 from ltnode.typing import Tensor
 
 EXAMPLES = (
@@ -68,7 +68,7 @@ def _grid(text: str) -> Literal["stored", "adaptive"] | int:
 
 def _inputs(file: Path, trained: TrainedModel, uint8: bool) -> Tensor:
     """Inputs from a file, in the dtype of the exported model."""
-    raw = read_input(file, trained.shape).raw
+    raw = trained.read(file).raw
     if uint8 and raw.is_floating_point():
         raw = (raw * 255).round().to(torch.uint8)
     elif not uint8:

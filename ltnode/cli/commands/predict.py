@@ -18,7 +18,7 @@ from ltnode import files
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.progress import progress_bar
-from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain, read_input
+from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain
 from ltnode.trained.inputs import Batch, find_files
 from ltnode.typing import Tensor
 
@@ -49,7 +49,8 @@ class _Named:
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a saved model.", metavar="RUN")],
     inputs: Annotated[
-        list[Path], typer.Argument(help="Images, folders of images, .npy arrays, .csv tables of vectors.", metavar="INPUT")
+        list[Path],
+        typer.Argument(help="Images, folders of images, .npy arrays, tables (.csv, .tsv, .parquet, .npz).", metavar="INPUT"),
     ],
     out: Annotated[Path | None, typer.Option(help="Also write all predictions to this .json or .csv file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -74,7 +75,7 @@ def predict(
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise InputError(f"--out must end in .json or .csv, not {out.name!r}")
     trained = TrainedModel.open(run, device, data).with_false_alarm_rate(false_alarm_rate)
-    batches, bad = _read(inputs, trained.shape)
+    batches, bad = _read(inputs, trained)
     predictions = _explained(trained, _predict(trained, batches, samples), explanations)
     if trained.flag_problem is not None:
         console.warn(trained.flag_problem)
@@ -92,7 +93,7 @@ def predict(
         raise typer.Exit(_ERROR)
 
 
-def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], int]:
+def _read(inputs: Sequence[Path], trained: TrainedModel) -> tuple[list[Batch], int]:
     """The usable inputs, and the number of the others, which are reported."""
     batches: list[Batch] = []
     bad = 0
@@ -105,7 +106,7 @@ def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], 
             continue
         for file in input_files:
             try:
-                batches.append(read_input(file, shape))
+                batches.append(trained.read(file))
             except InputError as error:
                 console.error(str(error))
                 bad += 1
@@ -121,9 +122,9 @@ def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int) -> l
             together = iter(trained.rows(torch.cat([batches[position].raw for position in alike]), samples, advance))
             rows |= {position: list(itertools.islice(together, len(batches[position].names))) for position in alike}
     return [
-        _Named(name, raw, row, batch.notes, batch.columns)
+        _Named(name, raw, row, (*batch.notes, *batch.row_notes.get(number, ())), batch.columns)
         for position, batch in enumerate(batches)
-        for name, raw, row in zip(batch.names, batch.raw, rows[position], strict=True)
+        for number, (name, raw, row) in enumerate(zip(batch.names, batch.raw, rows[position], strict=True))
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,20 +11,21 @@ import typer
 
 from ltnode import data as data_sets
 from ltnode.cli import console
+from ltnode.cli.own_data import TableOptions, provisional_config, say_folder, say_table
 from ltnode.data import Dataset
 from ltnode.data.own import is_path, load_path
 from ltnode.errors import ConfigError
 from ltnode.fitting import fit, fit_members, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
+from ltnode.trained.own_data import is_table
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.engine import seed_folder
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
 """Names of the data sets; "gap" is another name of "synthetic"."""
-_NAMED = 6
-"""Number of classes that are listed."""
 EXAMPLES = (
     "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
+    "ltnode train --data sales.csv --target price --group customer --out runs/sales",
     "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
     "ltnode train --data photos --image-size 64 --out runs/photos",
     "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
@@ -37,10 +39,29 @@ def train(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help=f"One of {', '.join(DATA_SETS)}; or a folder of images, CLASS/* or train/CLASS/* (val/, test/)."),
+        typer.Option(
+            help=f"One of {', '.join(DATA_SETS)}; a table: a .csv, .tsv, .parquet or .npz file; or a folder of images, CLASS/* "
+            "or train/CLASS/*, with val/ and test/ beside train/ if you have them."
+        ),
     ] = None,
+    target: Annotated[str | None, typer.Option(help="Table: the column to predict.")] = None,
+    task: Annotated[str | None, typer.Option(help="Table: classification or regression; by default inferred.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Table: column whose equal values keep rows in one part, such as a customer.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Table: a column that is not used; can be repeated.", metavar="COLUMN")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table: number, category, boolean or date, such as zip=category; can be repeated.", metavar="COLUMN=KIND"
+        ),
+    ] = None,
+    test: Annotated[Path | None, typer.Option(help="Table of test rows; by default they are drawn.")] = None,
+    test_fraction: Annotated[float | None, typer.Option(help="Table: share of test rows that are drawn; by default 0.2.")] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="Height and width to which the images of a folder are cropped and scaled.", min=8)
+        int | None, typer.Option(help="Folder: height and width to which images are cropped and scaled.", min=8)
     ] = None,
     preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default 'default'.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order and end-times; by default 0.", min=0)] = None,
@@ -65,6 +86,10 @@ def train(
 ) -> None:
     """Train a model and write a run folder: configuration, log, checkpoints, the model, and its provenance.
 
+    A table has one row per line and the names of the columns in the first line. The kinds of its columns and the task are
+    inferred and shown, the model is lt-node unless --model names another one, and predictions are in the units of the target.
+    The files of a folder of images are checked first; those of a large one are read while training.
+
     Options on the command line override those of --config, which override those of the preset. A classifier that is trained with
     --set validation_fraction=0.1 also gets an operating point.
     """
@@ -73,13 +98,11 @@ def train(
         raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")
     if seeds and members:
         raise ConfigError("--seeds and --members cannot be combined: --seeds 0-4 gives five models, --members 5 one ensemble")
-    given = {key: value for key, value in options.items() if value is not None}
-    own = load_own(config, given, image_size)
-    chosen = configuration(config, given, settings or (), own)
-    assert chosen.model is not None
-    assert chosen.data is not None
-    loaded = data_sets.load(chosen.data) if own is None else own
-    base = out or Path("runs") / (f"{chosen.data}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
+    table = TableOptions(target, task, group, tuple(ignore or ()), tuple(kind or ()), test, test_fraction)
+    chosen, loaded = _chosen(
+        config, {key: value for key, value in options.items() if value is not None}, settings or (), table, image_size
+    )
+    base = out or Path("runs") / (f"{Path(loaded.name).stem}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
     several = console.numbers(seeds) if seeds else []
     one = out or seed_folder(base, chosen.seed)
     folders = [seed_folder(base, number) for number in several] or [one]
@@ -88,7 +111,7 @@ def train(
         return build(chosen.model, loaded, chosen.preset or "default", seed=number, **chosen.model_options)  # type: ignore[arg-type]
 
     places = ", ".join(str(folder) for folder in folders)
-    console.say(f"Training {chosen.model} on {chosen.data} ({loaded.n_train} examples) in {places}")
+    console.say(f"Training {chosen.model} on {loaded.name} ({loaded.n_train} examples) in {places}")
     with console.resumable(f"The checkpoint is in {places}: run the same command with --resume to continue."):
         if members:
             runs = [fit_members(network, loaded, chosen, members, one, resume=resume)]
@@ -100,46 +123,39 @@ def train(
         report_run(run, folder)
 
 
-def load_own(file: Path | None, options: dict[str, Any], image_size: int | None) -> Dataset | None:
-    """Load data of one's own that an option or a TOML file names by their path; None for a built-in set."""
-    named = {**({} if file is None else read_values(file)), **options}.get("data")
-    if named is None or not is_path(named):
-        if image_size is not None:
-            raise ConfigError("--image-size is for a folder of images: name it with --data FOLDER, or leave out --image-size")
-        return None
-    data = load_path(named, size=image_size)
-    console.say(describe_folder(data))
-    return data
+def _chosen(
+    file: Path | None, options: dict[str, Any], settings: Sequence[str], table: TableOptions, image_size: int | None
+) -> tuple[TrainConfig, Dataset]:
+    """The configuration of a command line and the data that it names: a built-in data set, a table or a folder."""
+    named = {**({} if file is None else read_values(file)), **options}
+    data = named.get("data")
+    if not is_table(data):
+        table.require_none(data)
+    if image_size is not None and (data is None or is_table(data) or not is_path(data)):
+        raise ConfigError(f"--image-size belongs to folders of images, and --data {data} is none")
+    if data is None or not (is_table(data) or is_path(data)):
+        config = configuration(file, options, settings)
+        assert config.data is not None
+        return config, data_sets.load(config.data)
+    named.setdefault("model", "lt-node")
+    if is_table(data):
+        loaded = table.load(data, provisional_config(named, settings))
+        say_table(loaded, task_given=table.task is not None)
+    else:
+        loaded = load_path(data, size=image_size)
+        say_folder(loaded)
+    named["data"] = loaded.name
+    return train_preset(named["model"], loaded, named.get("preset", "default")).replace(**named).with_overrides(settings), loaded
 
 
-def describe_folder(data: Dataset) -> str:
-    """Say what was found in a folder of images."""
-    assert data.class_names is not None
-    rows, columns = data.input_shape[1:]
-    parts = f"{data.n_train} images to learn from" if data.parts is None else (
-        f"{data.n_train - len(data.parts.validation)} images to learn from, {len(data.parts.validation)} for validation"
-    )
-    shown = ", ".join(data.class_names[:_NAMED]) + (", ..." if len(data.class_names) > _NAMED else "")
-    reading = "; they are read while training" if data.train.streamed else ""
-    colours = "grey" if data.input_shape[0] == 1 else "colour"
-    return (
-        f"{data.name}: {len(data.class_names)} classes ({shown}), {parts}, {len(data.test)} for testing, "
-        f"{rows} x {columns} pixels, {colours}{reading}"
-    )
-
-
-def configuration(
-    file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...], own: Dataset | None = None
-) -> TrainConfig:
+def configuration(file: Path | None, options: dict[str, Any], settings: Sequence[str]) -> TrainConfig:
     """The configuration of a command line: the preset, changed by a TOML file, by options, by ``key=value`` settings."""
     values = {} if file is None else read_values(file)
-    if own is not None:
-        values, options = {"model": "lt-node", **values}, {**options, "data": own.name}
     named = {**values, **options}
     for key in ("model", "data"):
         if key not in named:
             raise ConfigError(f"--{key} is missing; for example: ltnode train --model lt-node --data synthetic")
-    base = train_preset(named["model"], named["data"] if own is None else own, named.get("preset", "default"))
+    base = train_preset(named["model"], named["data"], named.get("preset", "default"))
     return base.replace(**values).replace(**options).with_overrides(settings)
 
 

@@ -19,7 +19,9 @@ def rotation(context: Context) -> list[ResultRow]:
     x, y, o = context.test.x, context.test.y, context.options
     rows: list[ResultRow] = []
     for angle in o.angles:
-        predictions = context.predictor.classify(mapped(partial(rotate, degrees=angle), x)) if angle % 360 else context.predict_test()
+        predictions = (
+            context.predictor.classify(mapped(partial(rotate, degrees=angle), x)) if angle % 360 else context.predict_test()
+        )
         setting, n, cost = {"angle": angle}, len(predictions), predictions.cost
         rows += context.quality_rows("rotation", predictions, y, setting)
         rows.append(context.row("rotation", "mean_entropy", predictions.entropy.mean().item(), n, cost, setting))
