@@ -90,7 +90,9 @@ def say_table(data: Dataset, task_given: bool) -> None:
     schema, parts = data.schema, data.parts
     assert schema is not None
     assert parts is not None
-    rows = [(column.name, column.kind, str(len(column.features)), _described(column)) for column in schema.columns]
+    rows: list[tuple[str, ...]] = [
+        (column.name, column.kind, str(len(column.features)), _described(column)) for column in schema.columns
+    ]
     rows += [(name, "not used", "", reason) for name, reason in schema.ignored]
     console.table("", ("Column", "Kind", "Features", "Values"), rows, words=(0, 1, 3))
     console.say(f"Target {schema.target.name}: {_task(schema, task_given)}")

@@ -27,8 +27,15 @@ _aten = torch.ops.aten
 class Source(Protocol):
     """Where inputs come from; `read` may be called from any thread, and is a function of the positions."""
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the inputs."""
+        ...
 
     def __len__(self) -> int:
         """Return the number of inputs."""
@@ -65,7 +72,7 @@ class StreamedTensor(torch.Tensor):
     ) -> StreamedTensor:
         """Make a tensor without values."""
         chosen = torch.arange(len(source)) if positions is None else positions
-        made: StreamedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: StreamedTensor = torch.Tensor._make_wrapper_subclass(
             cls, (len(chosen), *source.shape), dtype=dtype or source.dtype, device=device or torch.device("cpu")
         )
         made.source, made.positions, made.change = source, chosen, change
@@ -75,15 +82,17 @@ class StreamedTensor(torch.Tensor):
         return f"StreamedTensor({tuple(self.shape)}, {self.dtype}, from {type(self.source).__name__})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         """Take rows without reading them, compute a mean part by part, and read the inputs for anything else."""
         x = args[0] if args else None
         if isinstance(x, StreamedTensor):
             if func in (_aten.detach.default, _aten.alias.default):
                 return x.rows(x.positions)
             if func is _aten.slice.Tensor and (len(args) < 2 or args[1] == 0):
-                start, stop, step = (*args[2:], *(None, None, 1)[len(args[2:]) :])
-                return x.rows(x.positions[slice(start, stop, step)])
+                bounds = [*args[2:], *(None, None, 1)[len(args[2:]) :]]
+                return x.rows(x.positions[slice(*bounds)])
             if func is _aten.split.Tensor and (len(args) < 3 or args[2] == 0):
                 return [x.rows(part) for part in x.positions.split(args[1])]
             if func is _aten.index.Tensor and len(args[1]) == 1:
@@ -136,9 +145,11 @@ def read_ahead(parts: Iterable[Tensor]) -> Iterator[Tensor]:
         try:
             for part in parts:
                 # A change may use the device and the random state of torch, so only the source is read in the background.
-                streamed = isinstance(part, StreamedTensor)
-                waiting.append((part, reader.submit(part.source.read, part.positions.tolist()) if streamed else None))
-                if len(waiting) > _READ_AHEAD or not streamed:
+                if isinstance(part, StreamedTensor):
+                    waiting.append((part, reader.submit(part.source.read, part.positions.tolist())))
+                else:
+                    waiting.append((part, None))
+                if len(waiting) > _READ_AHEAD or not isinstance(part, StreamedTensor):
                     yield _first(waiting)
             while waiting:
                 yield _first(waiting)
@@ -153,6 +164,11 @@ def _first(waiting: deque[tuple[Tensor, Future[Tensor] | None]]) -> Tensor:
     if not isinstance(part, StreamedTensor) or reading is None:
         return part
     return reading.result() if part.change is None else part.change(reading.result())
+
+
+def in_parts(x: Tensor, largest: int) -> Iterator[Tensor]:
+    """Yield inputs in parts of at most ``largest``, of fewer if they are large, as plain tensors; see `read_ahead`."""
+    return read_ahead(torch.split(x, part_size(x, largest)))
 
 
 def resident(x: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ def pixel_count(data: bytes, max_pixels: int, formats: tuple[str, ...] = FORMATS
         return int(picture.size[0] * picture.size[1])
 
 
-def opened(file: io.BufferedIOBase, max_pixels: int, formats: tuple[str, ...]) -> Any:
+def opened(file: io.BufferedReader | io.BytesIO, max_pixels: int, formats: tuple[str, ...]) -> Any:
     """The image with its header parsed and its pixels not decoded yet."""
     from PIL import Image, UnidentifiedImageError
 

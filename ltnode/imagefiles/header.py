@@ -56,13 +56,13 @@ def _orientation(picture: Any) -> int:
         return 1
 
 
-def _has_end(file: io.BufferedIOBase, kind: str) -> bool:
+def _has_end(file: io.BufferedReader | io.BytesIO, kind: str) -> bool:
     size = file.seek(0, 2)
     file.seek(max(0, size - _TAIL))
     return kind in _ENDS and _ENDS[kind] in file.read()
 
 
-def _check_content(file: io.BufferedIOBase, max_pixels: int, formats: tuple[str, ...]) -> None:
+def _check_content(file: io.BufferedReader | io.BytesIO, max_pixels: int, formats: tuple[str, ...]) -> None:
     with opened(file, max_pixels, formats) as picture:
         try:
             picture.load()

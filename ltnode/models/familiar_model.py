@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ltnode.data.streaming import part_size, read_ahead
+from ltnode.data.streaming import in_parts
 from ltnode.errors import InputError
 from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, evaluating
 from ltnode.models.familiarity import Ranks
@@ -170,7 +170,7 @@ class FamiliarModel(Model):
 
     def chunks(self, x: Tensor) -> Iterator[Tensor]:
         """Split inputs into batches whose predictions need little memory, and read those that are not in memory."""
-        return read_ahead(x.split(part_size(x, _CHUNKS.get(x.device.type, _CHUNKS["cpu"]))))
+        return in_parts(x, _CHUNKS.get(x.device.type, _CHUNKS["cpu"]))
 
     def _require_familiarity(self) -> None:
         if not self.has_familiarity:

@@ -10,7 +10,7 @@ import torch
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
 from ltnode.data.folder import labelled_images
-from ltnode.data.streaming import part_size, read_ahead
+from ltnode.data.streaming import in_parts
 from ltnode.errors import InputError
 from ltnode.models import Prediction
 from ltnode.trained.model import BATCH, TrainedModel
@@ -51,7 +51,7 @@ def choose_operating_point(
     if not len(split):
         raise InputError("an operating point needs examples to be chosen on: the split is empty")
     parts = []
-    for raw in read_ahead(torch.split(split.x, part_size(split.x, BATCH))):
+    for raw in in_parts(split.x, BATCH):
         parts.append(trained.predict(raw, samples))
         on_predicted(len(raw))
     return operating_point(

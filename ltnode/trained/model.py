@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ltnode.data import Dataset, Normalisation, Split
 from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts
-from ltnode.data.streaming import part_size, read_ahead, resident
+from ltnode.data.streaming import in_parts, resident
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.models import LatentTimeODE, Model, Prediction
@@ -289,9 +289,7 @@ class TrainedModel:
         """
         dataset = find_data(self, data)
         check_fit(dataset, self.model)
-        if self.train is None or self.normalise is None:
-            return dataset
-        return replace(dataset, normalise=self.normalise)
+        return dataset if self.train is None or self.normalise is None else replace(dataset, normalise=self.normalise)
 
     def validation_split(self, dataset: Dataset) -> Split | None:
         """Examples of the training's data set that training held out for validation; None if it held out none."""
@@ -377,8 +375,7 @@ class TrainedModel:
             on_predicted: Called after every batch with the number of its inputs.
         """
         rows = []
-        raw = self._tensor(raw)
-        for part in read_ahead(torch.split(raw, part_size(raw, BATCH))):
+        for part in in_parts(self._tensor(raw), BATCH):
             x = self.prepare(part)
             rows += self.rows_of(self.predict_inputs(x, samples), x)
             on_predicted(len(part))
