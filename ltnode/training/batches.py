@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
+from ltnode.data.loaders import from_batches
 from ltnode.data.parts import Parts, split_parts
 from ltnode.data.streaming import StreamedTensor, read_ahead
 from ltnode.errors import ConfigError, InputError
@@ -180,11 +182,15 @@ def held_out_parts(dataset: Dataset, config: TrainConfig) -> tuple[Dataset, Part
 
 
 def as_dataset(data: Any, model: Model) -> Dataset:
-    """Return a `Dataset` unchanged, and a pair (x, y) as a data set without normalisation and without a separate test split."""
+    """Return a `Dataset` unchanged, and a pair (x, y) or batches of pairs as a data set without normalisation or test split."""
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, Iterable) and not isinstance(data, tuple | list | str | Mapping | Tensor | np.ndarray):
+        return from_batches(data, model.task)
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise InputError(f"data must be a Dataset or a pair (x, y), not {type(data).__name__}")
+        raise InputError(
+            f"data must be a Dataset, a pair (x, y), or a DataLoader or iterable of such pairs, not {type(data).__name__}"
+        )
     x, y = data
     made = Dataset.from_arrays(x, y, x, y, task=model.task, standardise=False)
     # The test split repeats the training split and must not be recorded as one.

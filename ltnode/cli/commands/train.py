@@ -19,6 +19,7 @@ from ltnode.fitting import fit, fit_members, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.trained.own_data import is_table
 from ltnode.training import Run, TrainConfig, train_preset
+from ltnode.training.convergence import not_converged
 from ltnode.training.engine import seed_folder
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
@@ -175,4 +176,7 @@ def report_run(run: Run, folder: Path) -> None:
     for group in ("learnt", "validation"):
         facts |= {f"{group} {name}": f"{value:.4g}" for name, value in last.get(group, {}).items()}
     console.facts(facts)
+    problem = not_converged(run.history)
+    if problem is not None:
+        console.warn(f"{problem}, for example with --set epochs={2 * run.config.epochs}")
     console.say(f'{run.status.value}: the model is in {folder}; load it with ltnode.load("{folder.as_posix()}")')
