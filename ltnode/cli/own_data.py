@@ -1,4 +1,4 @@
-"""Own data of the user on the command line: which option says what about a table, and what is said about it before training."""
+"""Own data of the user on the command line: which option says what about them, and what is said about them before training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+
+import torch
 
 from ltnode.cli import console
 from ltnode.data import Dataset, Shares, from_table
@@ -88,7 +90,9 @@ def say_table(data: Dataset, task_given: bool) -> None:
     schema, parts = data.schema, data.parts
     assert schema is not None
     assert parts is not None
-    rows = [(column.name, column.kind, str(len(column.features)), _described(column)) for column in schema.columns]
+    rows: list[tuple[str, ...]] = [
+        (column.name, column.kind, str(len(column.features)), _described(column)) for column in schema.columns
+    ]
     rows += [(name, "not used", "", reason) for name, reason in schema.ignored]
     console.table("", ("Column", "Kind", "Features", "Values"), rows, words=(0, 1, 3))
     console.say(f"Target {schema.target.name}: {_task(schema, task_given)}")
@@ -99,6 +103,20 @@ def say_table(data: Dataset, task_given: bool) -> None:
         f"Rows: {len(parts.fit)} to train on, {len(parts.validation)} for validation, {len(parts.calibration)} for calibration, "
         f"{len(data.test)} to test ({drawn}, seed {seed}{kept})"
     )
+
+
+def say_folder(data: Dataset) -> None:
+    """Show what was found in a folder of images: classes, size and parts."""
+    assert data.class_names is not None
+    counts = torch.bincount(torch.cat([data.train.y, data.test.y]), minlength=len(data.class_names)).tolist()
+    classes = [f"{name} ({count})" for name, count in zip(data.class_names, counts, strict=True)]
+    console.say(f"{data.name}: {len(classes)} classes: {shortened(classes)}")
+    validation = 0 if data.parts is None else len(data.parts.validation)
+    parts = f"{data.n_train - validation} to train on" + (f", {validation} for validation (given)" if validation else "")
+    colours = "grey" if data.input_shape[0] == 1 else "in colour"
+    reading = "; they are read while training" if data.train.streamed else ""
+    rows, columns = data.input_shape[1:]
+    console.say(f"Images: {parts}, {len(data.test)} to test; {rows} x {columns} pixels, {colours}{reading}")
 
 
 def _described(column: Column) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ltnode.data.streaming import in_parts
 from ltnode.errors import InputError
 from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, evaluating
 from ltnode.models.familiarity import Ranks
@@ -172,9 +173,9 @@ class FamiliarModel(Model):
         stacked = torch.stack(falls, dim=1)
         return stacked if x.ndim == 2 else stacked.unflatten(1, (-1, len(_edges(x.shape[3])) - 1))
 
-    def chunks(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Split inputs into batches whose predictions need little memory."""
-        return x.split(_CHUNKS.get(x.device.type, _CHUNKS["cpu"]))
+    def chunks(self, x: Tensor) -> Iterator[Tensor]:
+        """Split inputs into batches whose predictions need little memory, and read those that are not in memory."""
+        return in_parts(x, _CHUNKS.get(x.device.type, _CHUNKS["cpu"]))
 
     def _require_familiarity(self) -> None:
         if not self.has_familiarity:

@@ -42,17 +42,17 @@ def _of_table(known: Any) -> dict[str, Any]:
     return {} if schema is None else {"schema": schema.to_json()}
 
 
-def built_in(name: str | None) -> str:
-    """The recorded name of a data set that can be loaded by its name.
+def recorded(name: str | None) -> Dataset:
+    """The built-in data set that a run records.
 
     Raises:
-        InputError: No name is recorded, or it is not that of a built-in data set.
+        InputError: No name is recorded, or it is not that of a built-in set.
     """
     if name is None:
         raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
     if name not in data_names():
         raise InputError(f"the model was trained on {name!r}, which is not a built-in data set: pass data, the Dataset")
-    return name
+    return load_data(name)
 
 
 def loaded(data: Dataset | str) -> Dataset:

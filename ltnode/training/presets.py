@@ -16,6 +16,10 @@ _PAPER_ONLY = ("sde-net", "node-gp")
 """Models for comparison, which have the paper's values for images in every preset, no averaging and no held-out parts."""
 _EPOCHS = {"cifar10": 200, "svhn": 45, "mnist": 20, "fashion-mnist": 20}
 _OTHER_EPOCHS = 60
+_SMALL_IMAGE_SET = 5000
+"""Sets of fewer images are trained in batches of 32."""
+_IMAGE_STEPS = 600
+_MOST_EPOCHS = 200
 _HELD_OUT = {"calibration_fraction": 0.05, "split_seed": 0}
 """Every default training holds out a part that chooses nothing, the same for all seeds."""
 
@@ -65,7 +69,9 @@ def preset_values(model: str, data: str | InputSpec | Any, preset: str = "defaul
     spec = input_spec(data)
     name = data if isinstance(data, str) else getattr(data, "name", None)
     if spec.is_image:
-        values = _paper_images(model, name) if preset == "paper" or model in _PAPER_ONLY else _images(model, name)
+        train = getattr(data, "train", None)
+        paper = preset == "paper" or model in _PAPER_ONLY
+        values = _paper_images(model, name) if paper else _images(model, name, len(train) if isinstance(train, Sized) else None)
     elif preset == "paper":
         values = _paper_vectors(model)
     else:
@@ -78,15 +84,22 @@ def preset_values(model: str, data: str | InputSpec | Any, preset: str = "defaul
     return {**values, "model": model, "data": name, "preset": preset}
 
 
-def _images(model: str, data: str | None) -> dict[str, Any]:
-    """SGD at a high learning rate with averaged weights, which calibrate; two parts of the training set are held out."""
+def _images(model: str, data: str | None, n_train: int | None) -> dict[str, Any]:
+    """SGD at a high learning rate with averaged weights, which calibrate; two parts of the training set are held out.
+
+    Users' sets are smaller than those of the paper: a larger share is held out for validation, and small sets have small batches
+    and at least 600 steps.
+    """
     recipe = RECIPES.get(model, RECIPES["node"])
-    epochs = _EPOCHS.get(data or "", _OTHER_EPOCHS)
+    epochs, batch_size = _EPOCHS.get(data or "", _OTHER_EPOCHS), 256
+    if data not in _EPOCHS and n_train is not None and n_train < _SMALL_IMAGE_SET:
+        batch_size = 32
+        epochs = max(epochs, min(_MOST_EPOCHS, math.ceil(_IMAGE_STEPS * batch_size / n_train)))
     return {
         **_HELD_OUT,
-        "validation_fraction": 0.02,
+        "validation_fraction": 0.02 if data in _EPOCHS else 0.1,
         "epochs": epochs,
-        "batch_size": 256,
+        "batch_size": batch_size,
         "optimizer": "sgd",
         "lr": recipe.lr,
         "momentum": 0.9,

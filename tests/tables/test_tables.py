@@ -37,7 +37,7 @@ def test_categories_are_encoded_as_scikit_learn_does(words: list[str | None]) ->
     """One feature per category that occurs twice; the reference is OneHotEncoder, in which rare ones share a column too."""
     words = [*words, "a", "a", "b", "b"]
     frame = pd.DataFrame({"x": words, "z": np.arange(len(words)) * 0.5, "y": np.arange(len(words)) % 7 + 0.5})
-    schema, features = encoded(frame)
+    _, features = encoded(frame)
     present = [word is not None for word in words]
     encoder = OneHotEncoder(min_frequency=2, sparse_output=False).fit(frame.loc[present, ["x"]])
     names = [name.replace("infrequent_sklearn", "(other)").replace("x_", "x = ") for name in encoder.get_feature_names_out()]

@@ -11,13 +11,15 @@ import typer
 
 from ltnode import data as data_sets
 from ltnode.cli import console
-from ltnode.cli.own_data import TableOptions, provisional_config, say_table
+from ltnode.cli.own_data import TableOptions, provisional_config, say_folder, say_table
 from ltnode.data import Dataset
+from ltnode.data.own import is_path, load_path
 from ltnode.errors import ConfigError
 from ltnode.fitting import fit, fit_members, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.trained.own_data import is_table
 from ltnode.training import Run, TrainConfig, train_preset
+from ltnode.training.convergence import not_converged
 from ltnode.training.engine import seed_folder
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
@@ -26,15 +28,22 @@ EXAMPLES = (
     "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
     "ltnode train --data sales.csv --target price --group customer --out runs/sales",
     "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
+    "ltnode train --data photos --image-size 64 --out runs/photos",
     "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
     "ltnode train --model lt-node --data cifar10 --members 5 --out runs/cifar-ensemble",
 )
 
 
 def train(
-    model: Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; by default lt-node for data of your own.")
+    ] = None,
     data: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(DATA_SETS)}, or a table: a .csv, .tsv, .parquet or .npz file.")
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(DATA_SETS)}; a table: a .csv, .tsv, .parquet or .npz file; or a folder of images, CLASS/* "
+            "or train/CLASS/*, with val/ and test/ beside train/ if you have them."
+        ),
     ] = None,
     target: Annotated[str | None, typer.Option(help="Table: the column to predict.")] = None,
     task: Annotated[str | None, typer.Option(help="Table: classification or regression; by default inferred.")] = None,
@@ -52,6 +61,9 @@ def train(
     ] = None,
     test: Annotated[Path | None, typer.Option(help="Table of test rows; by default they are drawn.")] = None,
     test_fraction: Annotated[float | None, typer.Option(help="Table: share of test rows that are drawn; by default 0.2.")] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Folder: height and width to which images are cropped and scaled.", min=8)
+    ] = None,
     preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default 'default'.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order and end-times; by default 0.", min=0)] = None,
     seeds: Annotated[
@@ -77,6 +89,7 @@ def train(
 
     A table has one row per line and the names of the columns in the first line. The kinds of its columns and the task are
     inferred and shown, the model is lt-node unless --model names another one, and predictions are in the units of the target.
+    The files of a folder of images are checked first; those of a large one are read while training.
 
     Options on the command line override those of --config, which override those of the preset. A classifier that is trained with
     --set validation_fraction=0.1 also gets an operating point.
@@ -87,7 +100,9 @@ def train(
     if seeds and members:
         raise ConfigError("--seeds and --members cannot be combined: --seeds 0-4 gives five models, --members 5 one ensemble")
     table = TableOptions(target, task, group, tuple(ignore or ()), tuple(kind or ()), test, test_fraction)
-    chosen, loaded = _chosen(config, {key: value for key, value in options.items() if value is not None}, settings or (), table)
+    chosen, loaded = _chosen(
+        config, {key: value for key, value in options.items() if value is not None}, settings or (), table, image_size
+    )
     base = out or Path("runs") / (f"{Path(loaded.name).stem}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
     several = console.numbers(seeds) if seeds else []
     one = out or seed_folder(base, chosen.seed)
@@ -110,18 +125,26 @@ def train(
 
 
 def _chosen(
-    file: Path | None, options: dict[str, Any], settings: Sequence[str], table: TableOptions
+    file: Path | None, options: dict[str, Any], settings: Sequence[str], table: TableOptions, image_size: int | None
 ) -> tuple[TrainConfig, Dataset]:
-    """The configuration of a command line and the data that it names: a built-in data set, or a table."""
+    """The configuration of a command line and the data that it names: a built-in data set, a table or a folder."""
     named = {**({} if file is None else read_values(file)), **options}
-    if not is_table(named.get("data")):
-        table.require_none(named.get("data"))
+    data = named.get("data")
+    if not is_table(data):
+        table.require_none(data)
+    if image_size is not None and (data is None or is_table(data) or not is_path(data)):
+        raise ConfigError(f"--image-size belongs to folders of images, and --data {data} is none")
+    if data is None or not (is_table(data) or is_path(data)):
         config = configuration(file, options, settings)
         assert config.data is not None
         return config, data_sets.load(config.data)
     named.setdefault("model", "lt-node")
-    loaded = table.load(named["data"], provisional_config(named, settings))
-    say_table(loaded, task_given=table.task is not None)
+    if is_table(data):
+        loaded = table.load(data, provisional_config(named, settings))
+        say_table(loaded, task_given=table.task is not None)
+    else:
+        loaded = load_path(data, size=image_size)
+        say_folder(loaded)
     named["data"] = loaded.name
     return train_preset(named["model"], loaded, named.get("preset", "default")).replace(**named).with_overrides(settings), loaded
 
@@ -153,4 +176,7 @@ def report_run(run: Run, folder: Path) -> None:
     for group in ("learnt", "validation"):
         facts |= {f"{group} {name}": f"{value:.4g}" for name, value in last.get(group, {}).items()}
     console.facts(facts)
+    problem = not_converged(run.history)
+    if problem is not None:
+        console.warn(f"{problem}, for example with --set epochs={2 * run.config.epochs}")
     console.say(f'{run.status.value}: the model is in {folder}; load it with ltnode.load("{folder.as_posix()}")')
