@@ -1,4 +1,4 @@
-"""From a CSV file with categories, dates, missing cells and a wrong column to a report, a served form and a verified ONNX file."""
+"""From a CSV file with categories, dates, missing cells and a wrong column to report, served form and verified ONNX file."""
 
 from __future__ import annotations
 
