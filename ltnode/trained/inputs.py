@@ -65,9 +65,7 @@ def _hidden(entry: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in entry.relative_to(folder).parts)
 
 
-def read_input(
-    path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS, schema: Schema | None = None
-) -> Batch:
+def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS, schema: Schema | None = None) -> Batch:
     """Read the inputs in one file, for a network that takes inputs of a given shape.
 
     Args:

@@ -49,7 +49,8 @@ class _Named:
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a saved model.", metavar="RUN")],
     inputs: Annotated[
-        list[Path], typer.Argument(help="Images, folders of images, .npy arrays, tables (.csv, .tsv, .parquet, .npz).", metavar="INPUT")
+        list[Path],
+        typer.Argument(help="Images, folders of images, .npy arrays, tables (.csv, .tsv, .parquet, .npz).", metavar="INPUT"),
     ],
     out: Annotated[Path | None, typer.Option(help="Also write all predictions to this .json or .csv file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
