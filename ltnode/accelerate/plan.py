@@ -17,8 +17,8 @@ from torch import nn
 from ltnode.accelerate.kernels.conv_trajectory import EPS
 from ltnode.errors import ConfigError
 from ltnode.models import Model
-from ltnode.models.images import ConvField
 from ltnode.models.end_time_model import EndTimeModel
+from ltnode.models.images import ConvField
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.step import Optimizers
 from ltnode.ode.replay import traced

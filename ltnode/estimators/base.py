@@ -48,8 +48,8 @@ _BATCHES = (16, 256)
 # gives a smoother start.
 _STEM_GAIN = 0.25
 _SAVING_HINT = (
-    "this model belongs to a scikit-learn estimator and takes inputs that its scaler_ has standardised, but ltnode.save does not "
-    "store the scaler; save the whole estimator instead, for example with joblib.dump"
+    "this model belongs to a scikit-learn estimator and takes inputs that its scaler_ has standardised, which is not saved with "
+    "it; save the whole estimator instead: ltnode.save(estimator, folder)"
 )
 
 
