@@ -19,7 +19,7 @@ def predicted_columns(predictions: Iterable[Prediction], *names: str) -> list[Fl
 
 
 def distance_by_column(model: LatentTimeODE, inputs: Float[Tensor, "B D"], groups: Sequence[Sequence[int]]) -> FloatArray:
-    """By how much the distance falls if all features of a column are replaced by their means over the training rows, (B, columns).
+    """By how much the distance falls if the features of a column are replaced by their training means, (B, columns).
 
     Args:
         model: A model with a fitted distance.

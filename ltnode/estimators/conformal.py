@@ -1,9 +1,9 @@
 """Prediction intervals with conformal coverage, from rows that neither training nor any choice has seen.
 
-The score of a calibration row is ``|y - mean| / std``. The interval of a new row is ``mean +- q std``, where q is the k-th smallest
-of the n scores, k = ceil((n + 1) (1 - alpha)). If the new row and the calibration rows are exchangeable, the rank of its score is
-uniform, and the interval holds its target with a probability of at least 1 - alpha, and of at most 1 - alpha + 1 / (n + 1) where
-scores do not tie, however wrong the model is (Papadopoulos et al. 2002; Lei et al. 2018).
+The score of a calibration row is ``|y - mean| / std``. The interval of a new row is ``mean +- q std``, where q is the k-th
+smallest of the n scores, k = ceil((n + 1) (1 - alpha)). If the new row and the calibration rows are exchangeable, the rank of its
+score is uniform, and the interval holds its target with a probability of at least 1 - alpha, and of at most
+1 - alpha + 1 / (n + 1) where scores do not tie, however wrong the model is (Papadopoulos et al. 2002; Lei et al. 2018).
 """
 
 from __future__ import annotations

@@ -30,15 +30,16 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
     """Predict real values of table rows with uncertainty, by a neural ODE whose end-time is a latent variable.
 
     Inputs and targets are standardised internally; all returned values are in units of the target. A prediction is the mean over
-    members that stop the ODE at different times, all from one solve, and does not depend on the other rows. The noise is Gaussian;
-    its standard deviation is learnt, and either the same for all rows or a function of the row. Several targets are independent
-    given the row. DataFrames may have categories, booleans, dates and missing cells; matrices must be dense and finite.
+    members that stop the ODE at different times, all from one solve, and does not depend on the other rows. The noise is
+    Gaussian; its standard deviation is learnt, and either the same for all rows or a function of the row. Several targets are
+    independent given the row. DataFrames may have categories, booleans, dates and missing cells; matrices must be dense and
+    finite.
 
     ``ltnode.save(estimator, folder)`` stores a fitted estimator with its preprocessing and without pickle, and
     ``ltnode.load(folder)`` returns it; joblib and pickle work, too.
 
     Attributes:
-        model_: The trained `ltnode.LatentTimeODE`; it takes ``scaler_.transform(X)`` of encoded rows, and its targets are standardised, too.
+        model_: The trained `ltnode.LatentTimeODE`; it takes standardised features, and its targets are standardised, too.
         schema_: Columns and encoding of a DataFrame with other cells than numbers (`ltnode.tables.Schema`); None for numbers.
         scaler_, target_scaler_: Standardisation of features and targets.
         noise_: Kind of the observation noise, ``"constant"`` or ``"varying"``.
@@ -77,15 +78,11 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         random_state: Any = None,
         verbose: int | bool = 0,
     ) -> None:
-        """Parameters are those of `LTNodeClassifier`, and one more.
+        """Parameters are those of `LTNodeClassifier`, and ``noise``.
 
-        Args:
-            noise: ``"constant"``: one standard deviation of the observation noise for all rows. ``"varying"``: it is a function of
-                the row. ``"auto"``: both are trained, which takes twice the time, and noise varies if that makes the held-out
-                log-likelihood clearly better; it is constant if no rows are held out.
-            end_time, width, kl_weight, learning_rate, weight_decay, batch_size, max_epochs, early_stopping, validation_fraction,
-                calibration_fraction, n_iter_no_change, tol, warm_start, samples, device, n_threads, random_state, verbose: As in
-                `LTNodeClassifier`.
+        ``noise="constant"``: the observation noise has one standard deviation for all rows. ``"varying"``: it is a function of
+        the row. ``"auto"``: both are trained, which takes twice the time, and the noise varies if that makes the log-likelihood of
+        held-out rows clearly better; it is constant if no rows are held out.
         """
         super().__init__(
             end_time,
@@ -162,7 +159,7 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
     def predict_interval(self, X: Any, alpha: float = 0.1) -> tuple[FloatArray, FloatArray]:
         """Lower and upper ends of intervals that hold the target of a new row with a probability of at least ``1 - alpha``.
 
-        The intervals are ``mean +- q std``, where q is a quantile of the errors of the calibration rows, which have chosen nothing.
+        The intervals are ``mean +- q std``, where q is a quantile of the errors of the calibration rows, which chose nothing.
         The probability holds on average over tables and new rows, whatever the model is, for new rows that are exchangeable with
         the training rows: not after a shift. It holds for each of several targets, not for all of them together. Sample weights
         do not enter it.

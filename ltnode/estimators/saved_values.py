@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,24 @@ from ltnode.errors import InputError, unknown_name
 from ltnode.estimators.uncertainty import FloatArray
 
 _KEYS = frozenset(
-    ["format", "estimator", "parameters", "n_features", "feature_names", "schema", "scaler", "target_scaler", "classes", "interval_scores", "n_iter", "loss_curve", "validation_scores", "validation_rows", "calibration_rows", "split_seed"]
+    {
+        "format",
+        "estimator",
+        "parameters",
+        "n_features",
+        "feature_names",
+        "schema",
+        "scaler",
+        "target_scaler",
+        "classes",
+        "interval_scores",
+        "n_iter",
+        "loss_curve",
+        "validation_scores",
+        "validation_rows",
+        "calibration_rows",
+        "split_seed",
+    }
 )
 _LABEL_TYPE = re.compile(r"[biuf][1248]|U|O")
 _LONGEST_TEXT = 1000
@@ -137,7 +155,7 @@ class Reader:
         if value is None:
             return None
         plain = isinstance(value, list) and all(type(row) is int and 0 <= row < 1 << 53 for row in value)
-        if not plain or any(later <= earlier for earlier, later in zip(value, value[1:], strict=False)):
+        if not plain or any(later <= earlier for earlier, later in pairwise(value)):
             raise InputError(f"{name} must be a list of row numbers in increasing order")
         return np.array(value, dtype=np.int64)
 

@@ -18,9 +18,15 @@ from ltnode.errors import InputError
 SMALL_WIDTH = 128
 """Widest network that computes with one thread unless told otherwise."""
 
-_lock = threading.Lock()
-_users = 0
-_setting = 1
+
+class _Setting:
+    """The setting of the process while estimators use another one."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self.before = threading.Lock(), 0, 1
+
+
+_SETTING = _Setting()
 
 
 def chosen_threads(n_threads: int | str, width: int) -> int | None:
@@ -42,18 +48,17 @@ def using_threads(count: int | None) -> Iterator[None]:
 
     Blocks in several Python threads may overlap: all of them restore the setting from before the first one.
     """
-    global _users, _setting
     if count is None:
         yield
         return
-    with _lock:
-        if _users == 0:
-            _setting = torch.get_num_threads()
-        _users += 1
+    with _SETTING.lock:
+        if _SETTING.users == 0:
+            _SETTING.before = torch.get_num_threads()
+        _SETTING.users += 1
     try:
         torch.set_num_threads(count)
         yield
     finally:
-        with _lock:
-            _users -= 1
-            torch.set_num_threads(_setting)
+        with _SETTING.lock:
+            _SETTING.users -= 1
+            torch.set_num_threads(_SETTING.before)
