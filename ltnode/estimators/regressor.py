@@ -81,8 +81,8 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         """Parameters are those of `LTNodeClassifier`, and ``noise``.
 
         ``noise="constant"``: the observation noise has one standard deviation for all rows. ``"varying"``: it is a function of
-        the row. ``"auto"``: both are trained, which takes twice the time, and the noise varies if that makes the log-likelihood of
-        held-out rows clearly better; it is constant if no rows are held out.
+        the row. ``"auto"``: both are trained, which takes twice the time, and the noise varies if that makes the log-likelihood
+        of held-out rows clearly better; it is constant if no rows are held out.
         """
         super().__init__(
             end_time,

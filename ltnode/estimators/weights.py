@@ -15,7 +15,7 @@ def checked_weights(sample_weight: Any, rows: int) -> FloatArray | None:
     """Return the weights (N,) of N rows; None if all rows have the same, because their scale does not matter.
 
     Raises:
-        InputError: There is not one finite number >= 0 per row, or all of them are 0.
+        InputError: There is not one finite number >= 0 per row, or all of them are zero.
     """
     if sample_weight is None:
         return None
@@ -25,5 +25,5 @@ def checked_weights(sample_weight: Any, rows: int) -> FloatArray | None:
     if (weights < 0).any():
         raise InputError(f"sample_weight must be at least 0, but row {int((weights < 0).argmax())} has {weights.min():g}")
     if not weights.any():
-        raise InputError("sample_weight must be positive for at least one row, but all weights are 0")
+        raise InputError("sample_weight must be positive for at least one row, but all weights are zero")
     return None if (weights == weights[0]).all() else weights

@@ -94,7 +94,7 @@ def test_wrong_weights_are_refused():
         (np.ones(29), r"must have shape \(30,\), one weight per row, not \(29,\)"),
         (np.ones((30, 1)), r"must have shape \(30,\)"),
         (np.r_[-1.0, np.ones(29)], "must be at least 0, but row 0 has -1"),
-        (np.zeros(30), "all weights are 0"),
+        (np.zeros(30), "all weights are zero"),
     ):
         with pytest.raises(InputError, match=message):
             reg.fit(X, y, sample_weight=weights)
