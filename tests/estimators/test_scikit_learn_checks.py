@@ -12,8 +12,8 @@ import ltnode
 FAST = {"max_epochs": 3, "batch_size": 50, "learning_rate": 0.02}
 
 COPIES = (
-    "the check compares a fit with weights to a fit on repeated rows. Held-out rows, order and batches of a training by stochastic "
-    "gradients depend on the number of rows, so that the two are different trainings; and the Gaussian process on which a "
+    "the check compares a fit with weights to a fit on repeated rows. Held-out rows, order and batches of stochastic "
+    "gradient descent depend on the number of rows, so that the two are different trainings; and the Gaussian process on which a "
     "regression falls back, like the distance, takes every row once. test_sample_weight.py shows that losses, gradients and the "
     "judgement of held-out rows are equal."
 )
