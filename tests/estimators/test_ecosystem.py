@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +120,3 @@ def test_the_example_runs():
     )
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
-
-
-@pytest.mark.no_typecheck
