@@ -105,6 +105,7 @@ def negative_elbo(
     weighting: Weighting,
     kl_weight: float,
     width: float,
+    example_weights: Float[Tensor, " B"] | None = None,
 ) -> LossParts:
     """Compute the loss and its parts.
 
@@ -116,7 +117,11 @@ def negative_elbo(
         weighting: The estimator of the expectation.
         kl_weight: Weight kappa of the KL.
         width: Length of the window.
+        example_weights: How many examples each one counts for; None counts each once. A KL per input counts likewise.
     """
+    if example_weights is not None:
+        log_likelihood = log_likelihood * example_weights.to(log_likelihood.dtype)
+        kl = kl * example_weights.to(kl.dtype) if kl is not None and kl.ndim == 1 else kl
     if log_q is None:
         expected = log_likelihood.mean()
     else:

@@ -24,7 +24,7 @@ from ltnode.typing import Tensor
 _LOG = logging.getLogger("ltnode")
 FEWEST_ROWS = 30
 """Fewer rows cannot be divided into four parts that mean anything."""
-_SMALLEST_SPREAD = 0.25
+SMALLEST_SPREAD = 0.25
 """Rare indicators are divided by this instead of their small standard deviation, which would make them huge."""
 
 
@@ -211,7 +211,7 @@ def normalisation(x: Tensor, schema: Schema) -> Normalisation:
     """Standardisation of features by the fitting rows; rare indicators are scaled less than to unit variance."""
     fitted = Normalisation.fitted(x)
     std = (
-        max(spread, _SMALLEST_SPREAD) if feature.indicator else spread
+        max(spread, SMALLEST_SPREAD) if feature.indicator else spread
         for spread, feature in zip(fitted.std, schema.features, strict=True)
     )
     return Normalisation(fitted.mean, tuple(std))

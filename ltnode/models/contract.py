@@ -19,7 +19,7 @@ from ltnode.models import execution
 from ltnode.models.prediction import Prediction
 from ltnode.objective import LossParts
 from ltnode.ode import Stats
-from ltnode.typing import Tensor
+from ltnode.typing import Float, Tensor
 
 Task = Literal["classification", "regression"]
 Draw = Literal["quantile", "random"]
@@ -81,6 +81,22 @@ class Model(nn.Module, ABC):
             times: End-times (S,) or (S, B); None draws them.
             phase: One of ``phases``.
         """
+
+    def weighted_loss(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Float[Tensor, " B"] | None,
+        n_data: int | None = None,
+        times: Tensor | None = None,
+        phase: str = "main",
+    ) -> Tensor:
+        """Return `loss` with weights: how many examples each input counts for, with a mean of 1 over the training set.
+
+        Raises:
+            InputError: The model cannot weight its examples.
+        """
+        raise InputError(f"{type(self).__name__} cannot weight its examples; the models with an end-time can")
 
     @abstractmethod
     def predict(self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:

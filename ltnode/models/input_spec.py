@@ -61,9 +61,7 @@ class InputSpec:
         numbers = self.target if isinstance(self.target, tuple) else ()
         finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
         if self.task != "regression" or self.n_targets > 1 or len(numbers) != 2 or not finite or numbers[1] <= 0:
-            raise InputError(
-                f"target must be the mean and the positive std of the one target of a regression, not {self.target!r}"
-            )
+            raise InputError(f"target must be the mean and the positive std of a single regression target, not {self.target!r}")
 
     @property
     def scale(self) -> float:

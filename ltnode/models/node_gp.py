@@ -17,7 +17,8 @@ from ltnode.checks import checked_count
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError, missing_extra
 from ltnode.models.contract import Draw, Inputs, Steps, Task, check_draw, check_input, check_steps, evaluating
-from ltnode.models.latent_time import EndTimeModel, LatentTimeODE, PosteriorTerms
+from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
+from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal, seeded_uniform

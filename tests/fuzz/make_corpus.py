@@ -15,7 +15,7 @@ import torch
 from serve.attack_files import progressive_bomb
 
 import ltnode
-from fuzz.targets import BOUNDARY, CORPUS
+from fuzz.targets import BOUNDARY, CORPUS, estimator_folder
 from ltnode.data.origin import Origin
 from ltnode.tables import Schema
 from ltnode.training import tensor_file
@@ -115,6 +115,7 @@ def documents() -> None:
     write("table", "decimal-commas.csv", b"a;price\n1,5;2,5\n2;3\n")
     point = {"format": 1, "coverage": 0.95, "entropy_threshold": 1.0, "ood_score": "max_probability", "ood_threshold": 0.3}
     point |= {"ood_keeps": 0.95, "n": 10, "data": "x", "accuracy": 0.9, "accuracy_kept": 0.95, "samples": 10, "weights": None}
+    write("estimator", "table.json", (estimator_folder() / "estimator.json").read_bytes())
     write("operating_point", "point.json", json.dumps(point).encode())
     chosen = {name: value for name, value in point.items() if not name.startswith("ood_")}
     write("operating_point", "point2.json", json.dumps({**chosen, "format": 2, "false_alarm_rate": 0.05}).encode())

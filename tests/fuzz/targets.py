@@ -88,6 +88,23 @@ def _run_folder_file(name: str) -> Callable[[bytes], object]:
     return read
 
 
+@cache
+def estimator_folder() -> Path:
+    """A saved estimator for a table with a category and a missing cell."""
+    import pandas
+
+    X = pandas.DataFrame({"a": [0.5, None, 2.0, 3.5] * 5, "b": ["x", "y", "y", "z"] * 5})
+    return ltnode.save(ltnode.LTNodeClassifier(max_epochs=1, width=4, random_state=0).fit(X, X["b"] == "y"), _scratch() / "table")
+
+
+def _estimator(data: bytes) -> object:
+    folder = _scratch() / "with-estimator"
+    if not folder.exists():
+        shutil.copytree(estimator_folder(), folder)
+    (folder / "estimator.json").write_bytes(data)
+    return ltnode.load(folder)
+
+
 def _state(data: bytes) -> object:
     """A checkpoint whose state has a correct checksum, as a forger would write it."""
     folder = _scratch() / "step-0000000006"
@@ -157,6 +174,7 @@ TARGETS = {
     "config": Target(_run_folder_file("config.json"), is_json=True),
     "operating_point": Target(_run_folder_file("operating_point.json"), is_json=True),
     "calibration": Target(_run_folder_file("calibration.json"), is_json=True),
+    "estimator": Target(_estimator, is_json=True),
     "state": Target(_state, is_json=True),
     "settings": Target(_settings),
     "multipart": Target(_form),
