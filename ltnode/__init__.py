@@ -27,8 +27,9 @@ from ltnode.fitting import distill, fit, fit_members, fit_seeds
 from ltnode.models import Ensemble, InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.objective import Likelihood
 from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve
+from ltnode.saving import load, save
 from ltnode.trained import TrainedModel
-from ltnode.training import Run, TrainConfig, TrainingError, load, save, train_preset
+from ltnode.training import Run, TrainConfig, TrainingError, train_preset
 
 if TYPE_CHECKING:
     from ltnode.estimators import LTNodeClassifier, LTNodeRegressor

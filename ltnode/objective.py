@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ltnode.checks import checked_count
 from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Float, Num, Tensor
 
@@ -104,6 +105,7 @@ def negative_elbo(
     weighting: Weighting,
     kl_weight: float,
     width: float,
+    example_weights: Float[Tensor, " B"] | None = None,
 ) -> LossParts:
     """Compute the loss and its parts.
 
@@ -115,7 +117,11 @@ def negative_elbo(
         weighting: The estimator of the expectation.
         kl_weight: Weight kappa of the KL.
         width: Length of the window.
+        example_weights: How many examples each one counts for; None counts each once. A KL per input counts likewise.
     """
+    if example_weights is not None:
+        log_likelihood = log_likelihood * example_weights.to(log_likelihood.dtype)
+        kl = kl * example_weights.to(kl.dtype) if kl is not None and kl.ndim == 1 else kl
     if log_q is None:
         expected = log_likelihood.mean()
     else:
@@ -145,14 +151,32 @@ def resolve_kl_weight(kl_weight: float | str, n_data: int | None, per_input: boo
 
 
 class Likelihood(nn.Module):
-    """p(y | output), the likelihood of every member's prediction."""
+    """p(y | output), the likelihood of every member's prediction.
 
-    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
+    Attributes:
+        targets: Number of targets of a regression.
+        outputs_per_target: Number of outputs of the head for each of them.
+    """
+
+    targets: int = 1
+    outputs_per_target: int = 1
+
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *targets"]) -> Float[Tensor, "S B"]:
         """Compute log p(y_i | output_si)."""
         raise NotImplementedError
 
+    def moments(self, outputs: Float[Tensor, "S B C"]) -> tuple[Float[Tensor, "S B C"], Tensor | None]:
+        """Return logits, or means (S, B, targets), and the standard deviation of the noise.
+
+        The latter is None for labels, `observation_noise` where it is the same for all inputs, and otherwise (S, B, targets).
+        """
+        return outputs, self.observation_noise()
+
     def observation_noise(self) -> Tensor | None:
-        """Return the standard deviation of the observation noise without a graph; None for labels."""
+        """Return the standard deviation of the observation noise without a graph; None for labels.
+
+        It is 0-dim for one target, and (targets,) for several. Where it varies with the input, this is its typical value.
+        """
         return None
 
     def fit_noise(self, residuals: Callable[[], Tensor]) -> None:
@@ -162,7 +186,7 @@ class Likelihood(nn.Module):
 class Categorical(Likelihood):
     """Likelihood of class labels; the outputs are logits."""
 
-    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *targets"]) -> Float[Tensor, "S B"]:
         """Compute the negative cross-entropy of every member, with labels (B,) or with class probabilities (B, C)."""
         if y.ndim == 2 and y.is_floating_point():
             return (functional.log_softmax(outputs, dim=-1) * y.to(outputs.dtype)).sum(-1)
@@ -172,20 +196,38 @@ class Categorical(Likelihood):
 
 
 class Gaussian(Likelihood):
-    """Likelihood of real values with homoscedastic noise; the outputs are means.
+    """Likelihood of real values; the outputs are means, followed by log-scales of the noise where it varies with the input.
+
+    The noise of target k is ``std_k``, one parameter for all inputs, or ``std_k exp(r tanh(output / r))`` with r = 3: it varies
+    by a factor of at most 20 in either direction, so that no output can make it 0 or infinite, and an output of 0 leaves it as it
+    is. Several targets are independent given the input.
 
     Args:
         noise_std: Initial standard deviation of the observation noise.
-        learn: Learn the noise, as one parameter: its logarithm.
+        learn: Learn the noise, as one parameter per target: its logarithm.
+        targets: Number of targets.
+        input_dependent: Let the noise vary with the input; the head returns (N, 2 targets) instead of (N, targets).
+        smallest_std: Smallest standard deviation of the noise.
     """
 
-    smallest_std = 1e-4
+    largest_log_ratio = 3.0
 
-    def __init__(self, noise_std: float = 1.0, learn: bool = True) -> None:
+    def __init__(
+        self,
+        noise_std: float = 1.0,
+        learn: bool = True,
+        targets: int = 1,
+        input_dependent: bool = False,
+        smallest_std: float = 1e-4,
+    ) -> None:
         super().__init__()
+        self.smallest_std = smallest_std
         if not 0 < noise_std < math.inf:
             raise InputError(f"noise_std must be a positive, finite number, not {noise_std}")
-        value = torch.tensor(math.log(noise_std))
+        self.targets = checked_count("targets", targets)
+        self.input_dependent = bool(input_dependent)
+        self.outputs_per_target = 2 if input_dependent else 1
+        value = torch.full(() if targets == 1 else (targets,), math.log(noise_std))
         if learn:
             self.log_std = nn.Parameter(value)
         else:
@@ -193,30 +235,52 @@ class Gaussian(Likelihood):
 
     @property
     def noise_std(self) -> Tensor:
-        """Standard deviation of the observation noise, never below 1e-4."""
+        """Standard deviation of the noise, never below ``smallest_std``: 0-dim, or (targets,) for several targets."""
         return self.log_std.exp().clamp_min(self.smallest_std)
 
     def observation_noise(self) -> Tensor:
         """Return ``noise_std`` without a graph."""
         return self.noise_std.detach()
 
-    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
-        """Compute the Gaussian log-density of y for the mean of every member."""
+    def moments(self, outputs: Float[Tensor, "S B C"]) -> tuple[Float[Tensor, "S B K"], Tensor]:
+        """Return the means and, without a graph, the standard deviation of the noise; see `Likelihood.moments`."""
+        means, std = self._split(outputs)
+        return means, std.detach()
+
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *targets"]) -> Float[Tensor, "S B"]:
+        """Compute the Gaussian log-density of y (B,), (B, 1) or (B, targets) for every member, summed over the targets."""
+        means, std = self._split(outputs)
+        if self.targets == 1:
+            means, std = means.squeeze(-1), std.squeeze(-1) if std.ndim else std
+            y = y.reshape(-1)
+        z = (y.to(outputs.dtype) - means) / std
+        density = -0.5 * z.square() - std.log() - 0.5 * math.log(2 * math.pi)
+        return density if self.targets == 1 else density.sum(dim=-1)
+
+    def _split(self, outputs: Float[Tensor, "S B C"]) -> tuple[Float[Tensor, "S B K"], Tensor]:
+        """Means and standard deviations of the noise."""
         std = self.noise_std
-        z = (y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)) / std
-        return -0.5 * z.square() - std.log() - 0.5 * math.log(2 * math.pi)
+        if not self.input_dependent:
+            return outputs, std
+        means, ratios = outputs.split(self.targets, dim=-1)
+        bounded = self.largest_log_ratio * torch.tanh(ratios / self.largest_log_ratio)
+        return means, (std * bounded.exp()).clamp_min(self.smallest_std)
 
 
 class MeanSquare(Likelihood):
-    """Squared error in place of a log-density, ``-(y - mean)^2``: the 1-D loss that the paper describes.
+    """Squared error in place of a log-density, ``-((y - mean) / scale)^2``: the 1-D loss that the paper describes.
 
     Predictions report ``noise_std``, which is fitted after training as the residual RMSE.
+
+    Args:
+        scale: Standard deviation of the targets, where they are not of order 1.
     """
 
     noise_std: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
+        self.scale = scale
         self.register_buffer("noise_std", torch.tensor(0.0))
 
     def observation_noise(self) -> Tensor:
@@ -228,6 +292,6 @@ class MeanSquare(Likelihood):
         """Set ``noise_std`` to the root mean square of the residuals."""
         self.noise_std.copy_(residuals().square().mean().sqrt())
 
-    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *one"]) -> Float[Tensor, "S B"]:
+    def log_prob(self, outputs: Float[Tensor, "S B C"], y: Num[Tensor, "B *targets"]) -> Float[Tensor, "S B"]:
         """Compute the negative squared error of every member."""
-        return -(y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)).square()
+        return -((y.reshape(-1).to(outputs.dtype) - outputs.squeeze(-1)) / self.scale).square()

@@ -17,8 +17,9 @@ from ltnode.accelerate.kernels.fused_sequential import is_pooling, run_fused
 from ltnode.device import Precision
 from ltnode.endtime import AmortizedGammaTime, GammaDistribution, GammaTime
 from ltnode.endtime.gamma import quadrature_rule
+from ltnode.models.end_time_model import PosteriorTerms
 from ltnode.models.images import ConvField
-from ltnode.models.latent_time import LatentTimeODE, PosteriorTerms
+from ltnode.models.latent_time import LatentTimeODE
 from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.typing import Float, Tensor
 

@@ -20,7 +20,7 @@ from ltnode.accelerate.grid_policy import GridPolicy
 from ltnode.accelerate.recorder import Recorder
 from ltnode.accelerate.solve_pass import SolvePass, StepInputs
 from ltnode.models.averaging import Averages
-from ltnode.models.latent_time import EndTimeModel
+from ltnode.models.end_time_model import EndTimeModel
 from ltnode.models.step import Batch, Optimizers, StepSettings, part_names
 from ltnode.typing import Tensor
 

@@ -17,8 +17,9 @@ from torch import nn
 from ltnode.accelerate.kernels.conv_trajectory import EPS
 from ltnode.errors import ConfigError
 from ltnode.models import Model
+from ltnode.models.end_time_model import EndTimeModel
 from ltnode.models.images import ConvField
-from ltnode.models.latent_time import EndTimeModel, LatentTimeODE
+from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.step import Optimizers
 from ltnode.ode.replay import traced
 from ltnode.ode.tableau import ButcherTableau, get_tableau

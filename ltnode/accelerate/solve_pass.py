@@ -10,7 +10,7 @@ from ltnode.accelerate.drawn_times import DrawnTimes
 from ltnode.accelerate.fused import fused_outputs, fused_posterior_terms, stage_weights
 from ltnode.accelerate.recorder import SHORT_KERNELS
 from ltnode.device import autocast
-from ltnode.models.latent_time import EndTimeModel, PosteriorTerms
+from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
 from ltnode.models.step import StepSettings
 from ltnode.objective import LossParts
 from ltnode.ode.replay import replay

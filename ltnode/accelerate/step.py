@@ -8,7 +8,7 @@ from ltnode.accelerate.graph_step import GraphStep
 from ltnode.accelerate.phases_step import PhasesGraphStep
 from ltnode.accelerate.plan import Accelerate, plan_step, unsupported_request
 from ltnode.accelerate.recorder import CaptureError
-from ltnode.models.latent_time import EndTimeModel
+from ltnode.models.end_time_model import EndTimeModel
 from ltnode.models.step import Batch, EagerStep, TrainingStep
 from ltnode.typing import Tensor
 

@@ -10,6 +10,7 @@ from ltnode.data.images import SetInfo, describe, import_files, info
 from ltnode.data.sheet import contact_sheet
 from ltnode.data.specs import SPECS, ImageSpec, image_spec
 from ltnode.data.synthetic import concentric_annuli, gap_data, gap_grid, reflection
+from ltnode.data.table import Shares, from_table
 
 __all__ = [
     "SPECS",
@@ -19,6 +20,7 @@ __all__ = [
     "ImageSpec",
     "Normalisation",
     "SetInfo",
+    "Shares",
     "Split",
     "augmentation_offsets",
     "concentric_annuli",
@@ -27,6 +29,7 @@ __all__ = [
     "describe",
     "fetch",
     "from_folder",
+    "from_table",
     "gap_data",
     "gap_grid",
     "image_spec",

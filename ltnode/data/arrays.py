@@ -38,12 +38,13 @@ def inputs(what: str, value: Any, dtype: torch.dtype) -> Tensor:
 
 
 def targets(what: str, value: Any, task: Task, dtype: torch.dtype) -> Tensor:
-    """Labels int64 (N,) or regression targets (N,) from an array, a tensor or a list."""
+    """Labels int64 (N,), or regression targets (N,) or (N, K) with K > 1, from an array, a tensor or a list."""
     y = _tensor(what, value)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim != 1:
-        raise InputError(f"{what} must have shape (N,), one target per example, not {describe(y)}")
+    if y.ndim != 1 and not (y.ndim == 2 and task == "regression" and y.shape[1]):
+        several = ", or (N, K) for K targets," if task == "regression" else ","
+        raise InputError(f"{what} must have shape (N,), one target per example{several} not {describe(y)}")
     if task == "regression":
         if y.is_complex():
             raise InputError(f"{what} must be real numbers, not {describe(y)}")
@@ -68,8 +69,9 @@ def check_examples(what: str, x: Tensor, y: Tensor, n_classes: int | None) -> No
         raise InputError(f"{what}: inputs must be images (N, C, H, W) or float vectors (N, D), not {describe(x)}")
     if x.dtype != torch.uint8 and not x.is_floating_point():
         raise InputError(f"{what}: images must be uint8, or float in [0, 1], not {describe(x)}")
-    if y.ndim != 1:
-        raise InputError(f"{what}: targets must have shape (N,), not {describe(y)}")
+    if y.ndim != 1 and not (y.ndim == 2 and n_classes is None and y.shape[1]):
+        several = ", or (N, K) for K targets," if n_classes is None else ","
+        raise InputError(f"{what}: targets must have shape (N,){several} not {describe(y)}")
     check_lengths(what, x, y)
     if x.numel() == 0:
         raise InputError(f"{what}: no data, the inputs are {describe(x)}")

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from ltnode.data.arrays import TASKS, Task, check_examples, check_lengths, describe, inputs, targets
 from ltnode.data.augment import Augmentation, Normalisation
-from ltnode.data.parts import positions_md5, split_parts
+from ltnode.data.origin import Origin
+from ltnode.data.parts import Parts, positions_md5, split_parts
+from ltnode.data.streaming import StreamedTensor, resident
 from ltnode.errors import InputError, unknown_name
+from ltnode.tables import Schema
 from ltnode.typing import Tensor
 
 
@@ -22,8 +25,9 @@ class Split:
     """Inputs and targets of one split.
 
     Attributes:
-        x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it), or float vectors ``(N, D)``.
-        y: Labels int64 ``(N,)``, or regression targets float ``(N,)``.
+        x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it) or read while they are used (see
+            `ltnode.data.streaming`), or float vectors ``(N, D)``.
+        y: Labels int64 ``(N,)``, or regression targets float ``(N,)`` or, for K > 1 targets, ``(N, K)``.
     """
 
     x: Tensor
@@ -36,12 +40,17 @@ class Split:
         return f"Split({len(self)} examples: x {describe(self.x)}, y {describe(self.y)})"
 
     def to(self, device: torch.device | str) -> Split:
-        """Copy the split to another device, without changing its dtypes."""
-        return Split(self.x.to(device), self.y.to(device))
+        """Copy the split to another device, without changing its dtypes; inputs that are read while they are used stay there."""
+        return Split(self.x if isinstance(self.x, StreamedTensor) else self.x.to(device), self.y.to(device))
 
     def select(self, indices: Tensor) -> Split:
         """The examples at ``indices``, in that order."""
         return Split(self.x[indices], self.y[indices])
+
+    @property
+    def streamed(self) -> bool:
+        """Whether inputs are read while they are used."""
+        return isinstance(self.x, StreamedTensor)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,7 +71,11 @@ class Dataset:
         checksums: md5 of the arrays, for the provenance of a run.
         verified: False if the files were accepted although they are not the official ones.
         ood: Name of the corresponding out-of-distribution set.
-        source: Origin of the content: "official", "reconstructed", "unverified", "generated", "arrays" or "folder".
+        source: Origin of the content: "official", "reconstructed", "unverified", "generated", "arrays", "table" or "folder".
+        schema: Columns and target of a table, whose encoded rows are the inputs; None for other data.
+        parts: Parts of the training split that are given or were drawn together with the data; None lets the configuration of a
+            training draw them. Where a fraction of the configuration is 0, the examples of that part are trained on.
+        origin: File or folder from which the same data can be loaded again; None if there is none.
     """
 
     name: str
@@ -77,6 +90,9 @@ class Dataset:
     verified: bool = True
     ood: str | None = None
     source: str = "arrays"
+    schema: Schema | None = None
+    parts: Parts | None = None
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -131,7 +147,7 @@ class Dataset:
 
         Args:
             x: Images ``(N, C, H, W)`` or ``(N, H, W)``, uint8 or float in [0, 1], or vectors ``(N, D)``.
-            y: Labels 0 ... n_classes - 1 of shape ``(N,)``; regression targets ``(N,)`` or ``(N, 1)``.
+            y: Labels 0 ... n_classes - 1 of shape ``(N,)``; regression targets ``(N,)``, ``(N, 1)`` or ``(N, K)``.
             x_test: Inputs of the test split; if None, a random ``test_fraction`` of the examples is held out.
             y_test: Targets of the test split.
             task: "classification" or "regression".
@@ -180,6 +196,13 @@ class Dataset:
         return self.train.x.ndim == 4
 
     @property
+    def target_scale(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of the targets of a regression on a table, by which networks scale their outputs."""
+        if self.schema is None or self.task != "regression":
+            return None
+        return self.schema.target.mean, self.schema.target.std
+
+    @property
     def n_train(self) -> int:
         """Number of training examples."""
         return len(self.train)
@@ -193,6 +216,7 @@ class Dataset:
             "n_train": len(self.train),
             "n_test": len(self.test),
             "checksums": dict(self.checksums),
+            **({} if self.origin is None else {"origin": self.origin.to_json()}),
         }
 
     def prepare(self, x: Any, *, seed: int = 0, epoch: int = 0, indices: Tensor | None = None) -> Tensor:
@@ -207,6 +231,7 @@ class Dataset:
         """
         if not isinstance(x, Tensor):
             x = inputs("x", x, self.train.x.dtype if self.train.x.is_floating_point() else torch.get_default_dtype())
+        x = resident(x)
         if indices is not None and self.augment is not None:
             x = self.augment.apply(x, seed=seed, epoch=epoch, indices=indices)
         return x if self.normalise is None else self.normalise.apply(x)
@@ -229,14 +254,18 @@ class Dataset:
     def with_train(self, indices: Tensor) -> Dataset:
         """The same problem with the training examples at some positions, whose md5 becomes one of the checksums."""
         return replace(
-            self, train=self.train.select(indices), checksums={**self.checksums, "train_indices": positions_md5(indices)}
+            self,
+            train=self.train.select(indices),
+            checksums={**self.checksums, "train_indices": positions_md5(indices)},
+            parts=None if self.parts is None else self.parts.within(indices),
         )
 
 
 def checksums(train: Split, test: Split) -> dict[str, str]:
-    """The md5 of each array's bytes in memory order, as ``{"train_x": "md5:...", ...}``."""
+    """The md5 of each resident array's bytes in memory order, as ``{"train_x": "md5:...", ...}``."""
     arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
-    return {key: f"md5:{array_md5(value.numpy())}" for key, value in arrays.items()}
+    resident = {key: value for key, value in arrays.items() if not isinstance(value, StreamedTensor)}
+    return {key: f"md5:{array_md5(value.numpy())}" for key, value in resident.items()}
 
 
 def array_md5(array: NDArray[Any]) -> str:

@@ -1,8 +1,9 @@
 """scikit-learn estimators for tables: `LTNodeClassifier` and `LTNodeRegressor` (extra ``sklearn``).
 
-Read in this order: ``base`` (parameters, fit, predict), ``parts`` (which rows are held out), ``epochs`` (training with early
-stopping), ``held_out`` (how the held-out rows determine the confidence), ``classifier`` and ``regressor`` (labels and targets),
-``uncertainty`` (the returned values).
+Read in this order: ``base`` (parameters, fit, predict), ``rows`` and ``weights`` (what users give), ``parts`` (which rows are
+held out), ``epochs`` (training with early stopping), ``held_out`` (how the held-out rows determine the confidence),
+``candidates`` (how they choose between models), ``classifier`` and ``regressor`` (labels and targets), ``columns`` and
+``uncertainty`` (the returned values), ``conformal`` (intervals), ``threads``, ``saving`` and ``saved_values`` (folders).
 """
 
 from ltnode.errors import missing_extra

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from ltnode.checks import checked_count
 from ltnode.data import Split
 from ltnode.errors import InputError, unknown_name
+from ltnode.estimators.candidates import Candidate, WeightedPart, best_candidate
+from ltnode.estimators.columns import distance_by_column, predicted_columns
 from ltnode.estimators.epochs import Course, Patience, TableTraining
-from ltnode.estimators.parts import draw_parts
+from ltnode.estimators.parts import Parts, draw_parts
+from ltnode.estimators.rows import Examples, Rows, checked_rows, fitted_scaler, inferred_schema
+from ltnode.estimators.threads import chosen_threads, using_threads
 from ltnode.estimators.uncertainty import FloatArray
 from ltnode.models import InputSpec, LatentTimeODE, Prediction, build
+from ltnode.tables import Schema, Target
 from ltnode.training import TrainConfig
 from ltnode.typing import Tensor
 
@@ -44,8 +48,8 @@ _BATCHES = (16, 256)
 # gives a smoother start.
 _STEM_GAIN = 0.25
 _SAVING_HINT = (
-    "this model belongs to a scikit-learn estimator and takes inputs that its scaler_ has standardised, but ltnode.save does not "
-    "store the scaler; save the whole estimator instead, for example with joblib.dump"
+    "this model belongs to a scikit-learn estimator and takes inputs that its scaler_ has standardised, which is not saved with "
+    "it; save the whole estimator instead: ltnode.save(estimator, folder)"
 )
 
 
@@ -53,6 +57,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of `LTNodeClassifier` and `LTNodeRegressor`: everything except labels and targets."""
 
     _task: ClassVar[Literal["classification", "regression"]]
+    schema_: Schema | None
 
     def __init__(
         self,
@@ -72,6 +77,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         warm_start: bool = False,
         samples: int = 10,
         device: str = "cpu",
+        n_threads: int | str = "auto",
         random_state: Any = None,
         verbose: int | bool = 0,
     ) -> None:
@@ -101,6 +107,9 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             warm_start: Start another ``fit`` from the weights and the standardisation of the last one.
             samples: Number of end-times per prediction: the members that it averages, all from one solve.
             device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``. Small tables are faster on the CPU.
+            n_threads: Number of CPU threads of torch while the estimator computes, after which the setting of the process is
+                restored. ``"auto"``: one if the width is at most 128, because small networks gain nothing from more, and lose
+                much on a busy machine or with ``n_jobs``; otherwise the setting of the process.
             random_state: Seed of initial weights, held-out rows, order of the rows and training times. An int gives the same
                 numbers in every run. Global generators are never changed, except that None draws one seed from NumPy's.
             verbose: Log every ``verbose`` epochs to the logger ``ltnode`` at level INFO; 0 is silent.
@@ -120,6 +129,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self.warm_start = warm_start
         self.samples = samples
         self.device = device
+        self.n_threads = n_threads
         self.random_state = random_state
         self.verbose = verbose
 
@@ -129,75 +139,133 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         """Whether this ``fit`` continues a previous one."""
         return bool(self.warm_start) and hasattr(self, "model_")
 
-    def _fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> None:
-        """Train on validated inputs (N, D) and labels in 0..C-1 or targets (N,)."""
+    def _fit(self, given: Examples, n_classes: int | None) -> None:
+        """Train on checked examples; rows of weight 0 have no influence."""
         self._check_parameters()
+        numbers = np.arange(len(given)) if given.weights is None else np.flatnonzero(given.weights)
+        with using_threads(chosen_threads(self.n_threads, int(self.width))):
+            parts = self._train(given if len(numbers) == len(given) else given.select(numbers), n_classes)
+        self.validation_rows_, self.calibration_rows_ = (
+            None if rows is None else numbers[rows] for rows in (parts.select, parts.calibrate)
+        )
+        self._partial_state: dict[str, Any] | None = None
+
+    def _train(self, given: Examples, n_classes: int | None) -> Parts:
+        """Draw the parts of the rows, train, and calibrate."""
         seed = self._seed()
-        if not self._goes_on():
+        goes_on = self._goes_on()
+        if not goes_on:
             self._split_seed = seed
         # A fit that goes on with the same rows must not train on rows that were held out before.
         fractions = float(self.validation_fraction), float(self.calibration_fraction)
-        labels = target if self._task == "classification" else None
-        parts = draw_parts(len(X), labels, self.early_stopping, *fractions, self._split_seed)
-        if not self._goes_on():
+        labels = given.target if self._task == "classification" else None
+        parts = draw_parts(len(given), labels, self.early_stopping, *fractions, self._split_seed)
+        if not goes_on:
             # Calibration rows must not influence anything, not even the standardisation.
-            known = np.arange(len(X)) if parts.calibrate is None else np.setdiff1d(np.arange(len(X)), parts.calibrate)
-            self._begin(X[known], target[known], n_classes, seed)
-        table = self._table(X, target)
+            known = np.arange(len(given)) if parts.calibrate is None else np.setdiff1d(np.arange(len(given)), parts.calibrate)
+            self._prepare(given.select(known), n_classes)
+        table = self._table(given)
         trained, held_out, calibration = (
-            None if rows is None else table.select(torch.from_numpy(rows)) for rows in (parts.fit, parts.select, parts.calibrate)
+            None if rows is None else WeightedPart.of(table, given.weights, rows)
+            for rows in (parts.fit, parts.select, parts.calibrate)
         )
         assert trained is not None
-        training = TableTraining(self.model_, trained, self._config(len(trained), seed))
-        patience = Patience(int(self.n_iter_no_change), float(self.tol))
-        course = training.run(patience, held_out, int(self.samples), self._report if self.verbose else None)
-        training.finish()
-        training.fit_familiarity(held_out, calibration, int(self.samples))
-        self.validation_rows_, self.calibration_rows_ = parts.select, parts.calibrate
-        self.n_iter_ = len(course.losses)
-        self.loss_curve_ = course.losses
+        kinds: Sequence[str | None] = (None,) if goes_on else self._noises(held_out is not None)
+        candidates = [self._candidate(kind, trained, held_out, n_classes, seed) for kind in kinds]
+        chosen = candidates[0] if held_out is None else best_candidate(candidates, held_out, int(self.samples))
+        self.model_, course = chosen.training.model, chosen.course
+        chosen.training.fit_familiarity(
+            None if held_out is None else held_out.split, None if calibration is None else calibration.split, int(self.samples)
+        )
+        self._calibrate(None if calibration is None else calibration.split)
+        self.n_iter_, self.loss_curve_ = len(course.losses), course.losses
         self.validation_scores_ = course.scores if held_out is not None else None
-        self._partial_state: dict[str, Any] | None = None
+        return parts
 
-    def _partial_fit(self, X: FloatArray, target: NDArray[Any], n_classes: int | None) -> None:
+    def _candidate(
+        self, noise: str | None, trained: WeightedPart, held_out: WeightedPart | None, n_classes: int | None, seed: int
+    ) -> Candidate:
+        """Train a new model with some kind of noise, or go on with the present one."""
+        model = self.model_ if noise is None else self._new_model(trained.split, n_classes, noise, seed)
+        training = TableTraining(model, trained.split, self._config(len(trained.split), seed), weights=trained.weights)
+        patience = Patience(int(self.n_iter_no_change), float(self.tol))
+        selecting = (None, None) if held_out is None else (held_out.split, held_out.weights)
+        course = training.run(patience, selecting[0], int(self.samples), selecting[1], self._report if self.verbose else None)
+        training.finish()
+        return Candidate(training, course)
+
+    def _partial_fit(self, given: Examples, n_classes: int | None) -> None:
         """Train one pass over some rows; the first call fits the standardisation, and Adam's moments are kept between calls."""
         self._check_parameters()
-        if not hasattr(self, "model_"):
-            self._begin(X, target, n_classes, self._seed())
-            self.n_iter_, self.loss_curve_, self.validation_scores_ = 0, [], None
-        self.validation_rows_ = self.calibration_rows_ = None
-        state = getattr(self, "_partial_state", None) or {"seed": self._seed(), "optimizers": None}
-        config = self._config(len(X), state["seed"]).replace(schedule="milestones")
-        training = TableTraining(self.model_, self._table(X, target), config, first_epoch=self.n_iter_)
-        if state["optimizers"] is not None:
-            training.load_optimizer_state(state["optimizers"])
-        self.loss_curve_ = [*self.loss_curve_, training.run_epoch()]
-        training.finish()
+        with using_threads(chosen_threads(self.n_threads, int(self.width))):
+            if not hasattr(self, "model_"):
+                self._prepare(given, n_classes)
+                self.model_ = self._new_model(self._table(given), n_classes, self._noises(False)[0], self._seed())
+                self.n_iter_, self.loss_curve_, self.validation_scores_ = 0, [], None
+            self.validation_rows_ = self.calibration_rows_ = None
+            self._calibrate(None)
+            state = getattr(self, "_partial_state", None) or {"seed": self._seed(), "optimizers": None}
+            config = self._config(len(given), state["seed"]).replace(schedule="milestones")
+            weights = None if given.weights is None else torch.from_numpy(given.weights)
+            training = TableTraining(self.model_, self._table(given), config, self.n_iter_, weights)
+            if state["optimizers"] is not None:
+                training.load_optimizer_state(state["optimizers"])
+            self.loss_curve_ = [*self.loss_curve_, training.run_epoch()]
+            training.finish()
         self.n_iter_ += 1
         self._partial_state = {**state, "optimizers": training.optimizer_state()}
 
-    def _begin(self, X: FloatArray, target: NDArray[Any], n_classes: int | None, seed: int) -> None:
-        """Fit the standardisation, and build a model with new weights."""
-        self.scaler_ = StandardScaler().fit(X)
-        spec = InputSpec((X.shape[1],), self._task, n_classes)
+    def _prepare(self, known: Examples, n_classes: int | None) -> None:
+        """Fit the schema of a table, and the standardisation."""
+        self.schema_ = None
+        if not isinstance(known.rows, np.ndarray):
+            self.schema_ = inferred_schema(known.rows, known.categories, self._target(known.name))
+        self.scaler_ = fitted_scaler(self._features(known.rows), self.schema_, known.weights)
+
+    def _new_model(self, table: Split, n_classes: int | None, noise: str, seed: int) -> LatentTimeODE:
+        """Build a model with new weights."""
+        spec = InputSpec((table.x.shape[1],), self._task, n_classes, table.y.shape[1:].numel())
         options: dict[str, Any] = {} if self.end_time == "fixed" else {"objective": {"kl_weight": self.kl_weight}}
-        model = build(END_TIMES[self.end_time], spec, seed=seed, width=int(self.width), **options)
+        model = build(END_TIMES[self.end_time], spec, seed=seed, width=int(self.width), noise=noise, **options)
         assert isinstance(model, LatentTimeODE)
         with torch.no_grad():
             for parameter in model.stem.parameters():
                 parameter.mul_(_STEM_GAIN)
         vars(model)["saving_hint"] = _SAVING_HINT  # ltnode.save warns with it
-        self.model_ = model.to(_DTYPE)
+        return model.to(_DTYPE)
+
+    @abstractmethod
+    def _target(self, name: str) -> Target:
+        """The target of a schema."""
+
+    def _noises(self, selects: bool) -> Sequence[str]:
+        """Kinds of noise to try; ``selects`` tells whether there are rows to choose on."""
+        return ("constant",)
+
+    def _calibrate(self, calibration: Split | None) -> None:
+        """Compute what needs calibration rows besides the familiarity; None forgets it."""
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _table(self, X: FloatArray, target: NDArray[Any]) -> Split:
+    def _table(self, given: Examples) -> Split:
         """Network inputs and targets."""
-        return Split(self._inputs(X), torch.tensor(target, dtype=torch.int64 if self._task == "classification" else _DTYPE))
+        dtype = torch.int64 if self._task == "classification" else _DTYPE
+        return Split(self._inputs(given.rows), torch.tensor(given.target, dtype=dtype))
 
-    def _inputs(self, X: FloatArray) -> Tensor:
-        return torch.tensor(self.scaler_.transform(X), dtype=_DTYPE)
+    def _features(self, rows: Rows) -> FloatArray:
+        if isinstance(rows, np.ndarray):
+            return rows
+        assert self.schema_ is not None
+        return self.schema_.encode(rows).x
+
+    def _inputs(self, rows: Rows) -> Tensor:
+        return torch.tensor(self.scaler_.transform(self._features(rows)), dtype=_DTYPE)
+
+    def _checked_inputs(self, X: Any) -> Tensor:
+        """Network inputs of rows that are predicted."""
+        check_is_fitted(self)
+        return self._inputs(checked_rows(self, X, self.schema_, reset=False))
 
     def _config(self, rows: int, seed: int) -> TrainConfig:
         low, high = _BATCHES
@@ -228,6 +296,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             checked_count(name, getattr(self, name))
         if self.early_stopping not in (True, False, "auto"):
             raise InputError(f"early_stopping must be True, False or 'auto', not {self.early_stopping!r}")
+        chosen_threads(self.n_threads, int(self.width))
         if not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}")
         if not 0 <= self.calibration_fraction < 1:
@@ -237,18 +306,17 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 
-    def _predictions(self, X: Any) -> Iterator[Prediction]:
-        """Predictions of the rows in chunks of bounded size; the prediction of a row does not depend on the others."""
-        check_is_fitted(self)
-        inputs = self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
+    def _predictions(self, inputs: Tensor) -> Iterator[Prediction]:
+        """Predictions of network inputs in chunks of bounded size; the prediction of a row does not depend on the others."""
         device = next(self.model_.parameters()).device
         for part in inputs.split(_CHUNK):
             yield self.model_.predict(part.to(device), samples=int(self.samples))
 
     def _columns(self, X: Any, *names: str) -> list[FloatArray]:
         """Attributes of the `Prediction` of all rows, as arrays; NaN where the model cannot tell."""
-        parts = [[_values(p, name) for name in names] for p in self._predictions(X)]
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
+        inputs = self._checked_inputs(X)
+        with using_threads(chosen_threads(self.n_threads, int(self.width))):
+            return predicted_columns(self._predictions(inputs), *names)
 
     def score_samples(self, X: Any) -> FloatArray:
         """Familiarity scores (n_samples,): minus the distance of every row from the training rows; larger is more familiar.
@@ -276,15 +344,15 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if not self.model_.has_familiarity:
             raise InputError("explain_distance needs the distance, which partial_fit does not fit; call fit with all rows")
-        inputs = self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
-        device = next(self.model_.parameters()).device
-        contributions: FloatArray = self.model_.attribute_distance(inputs.to(device)).cpu().numpy()
-        return contributions
+        inputs = self._checked_inputs(X)
+        with using_threads(chosen_threads(self.n_threads, int(self.width))):
+            return distance_by_column(self.model_, inputs, self._feature_groups())
 
-
-def _values(prediction: Prediction, name: str) -> FloatArray:
-    value: Tensor | None = getattr(prediction, name)
-    if value is None:
-        return np.full(prediction.outputs.shape[1], np.nan)
-    array: FloatArray = value.cpu().numpy()
-    return array
+    def _feature_groups(self) -> list[list[int]]:
+        """For each column of the rows, the positions of its features; a column that the schema ignores has none."""
+        if self.schema_ is None:
+            return [[position] for position in range(self.n_features_in_)]
+        places: dict[str, list[int]] = {}
+        for position, column in enumerate(self.schema_.feature_columns):
+            places.setdefault(self.schema_.columns[column].name, []).append(position)
+        return [places.get(str(name), []) for name in self.feature_names_in_]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from ltnode.data import Dataset, Split
 from ltnode.device import choose_device
 from ltnode.estimators.held_out import Judgement, judge, soften_
 from ltnode.models import LatentTimeODE
+from ltnode.models.step import Batch
 from ltnode.training.batches import TrainingData
 from ltnode.training.config import TrainConfig
 from ltnode.training.step import make_optimizers, make_step, set_learning_rates
@@ -45,12 +48,15 @@ class TableTraining:
 
     Args:
         model: Trained in place, on the device of the configuration.
-        table: Network inputs (N, D) and labels or targets (N,).
+        table: Network inputs (N, D) and labels or targets (N,), or (N, K) for K targets.
         config: Epochs, batch size, learning rate, weight decay, seed, device.
         first_epoch: Number of epochs before this training, which determines the order of the data.
+        weights: How many rows each row counts for, with a mean of 1; None counts each once.
     """
 
-    def __init__(self, model: LatentTimeODE, table: Split, config: TrainConfig, first_epoch: int = 0) -> None:
+    def __init__(
+        self, model: LatentTimeODE, table: Split, config: TrainConfig, first_epoch: int = 0, weights: Tensor | None = None
+    ) -> None:
         assert model.spec is not None
         device = choose_device(config.device)
         dataset = Dataset("table", model.task, table, table, model.spec["input"]["n_classes"])
@@ -58,20 +64,26 @@ class TableTraining:
         model.forget_familiarity()  # that of an earlier training belongs to other weights
         self.data = TrainingData.of(dataset, model, config, device)
         self.optimizers = make_optimizers(model, config)
+        self.weights = None if weights is None else weights.to(device)
         self._step = make_step(model, self.optimizers, config, len(table))
 
     def run_epoch(self) -> float:
         """Train one pass over the table, and return the mean loss."""
         self.model.train()
-        losses = [self._step(batch)["loss"] * len(batch.indices) for batch in self.data.batches(self.epoch)]
+        losses = [self._step(batch)["loss"] * len(batch.indices) for batch in self._batches()]
         self.epoch += 1
         return float(sum(losses)) / len(self.data.train)
+
+    def _batches(self) -> Iterator[Batch]:
+        for batch in self.data.batches(self.epoch):
+            yield batch if self.weights is None else replace(batch, weights=self.weights[batch.indices])
 
     def run(
         self,
         patience: Patience,
         held_out: Split | None = None,
         samples: int = 10,
+        held_out_weights: Tensor | None = None,
         on_epoch: Callable[[Course], None] | None = None,
     ) -> Course:
         """Train until the patience or the epochs of the configuration are exhausted.
@@ -84,10 +96,12 @@ class TableTraining:
             patience: When to stop early.
             held_out: Rows that are not trained on.
             samples: Number of end-times per prediction.
+            held_out_weights: How many rows each held-out row counts for; None counts each once.
             on_epoch: Called after every epoch.
         """
         course = Course()
         held_out = None if held_out is None else held_out.to(self.device)
+        held_out_weights = None if held_out_weights is None else held_out_weights.to(self.device)
         best, waited = -math.inf, 0
         kept: tuple[Judgement, dict[str, Tensor]] | None = None
         for epoch in range(self.config.epochs):
@@ -95,7 +109,7 @@ class TableTraining:
             course.losses.append(self.run_epoch())
             value = -course.losses[-1]
             if held_out is not None:
-                judgement = judge(self.model.predict(held_out.x, samples), held_out.y)
+                judgement = judge(self.model.predict(held_out.x, samples), held_out.y, held_out_weights)
                 value = judgement.log_likelihood
                 course.scores.append(value)
                 if value > best:
@@ -110,13 +124,15 @@ class TableTraining:
         return course
 
     def _restore_and_soften(self, kept: tuple[Judgement, dict[str, Tensor]] | None, samples: int) -> None:
-        softening = 0.0
+        softening: Tensor | None = None
         if kept is not None:
-            judgement, weights = kept
-            self.model.load_state_dict(weights)
+            judgement, state = kept
+            self.model.load_state_dict(state)
             softening = judgement.softening
         x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
-        soften_(self.model, max(softening, judge(self.model.predict(x, samples), y).softening))
+        weights = None if self.weights is None else self.weights[: len(y)]
+        trained = judge(self.model.predict(x, samples), y, weights).softening
+        soften_(self.model, trained if softening is None else torch.maximum(softening, trained))
 
     def finish(self) -> None:
         """Fit the prediction grid, and delete the gradients."""

@@ -24,43 +24,57 @@ _DECADES = {"classification": (0, 1), "regression": (-1, 1)}
 
 @dataclass(frozen=True)
 class Judgement:
-    """Best log-likelihood per example, and the softening that attains it."""
+    """Best log-likelihood per example, and the softening that attains it: 0-dim, or one for each of several targets (K,)."""
 
     log_likelihood: float
-    softening: float
+    softening: Tensor
 
 
-def judge(prediction: Prediction, y: Tensor) -> Judgement:
+def judge(prediction: Prediction, y: Tensor, weights: Float[Tensor, " B"] | None = None) -> Judgement:
     """Find the best softening from 1 (regression: 0.1) to 10, in steps of 10 %, and its log-likelihood.
 
     Args:
         prediction: Prediction of some inputs.
-        y: (B,) labels or targets of these inputs.
+        y: (B,) labels or targets, or (B, K) targets, of these inputs.
+        weights: How many examples each input counts for; None counts each once.
     """
     low, high = _DECADES[prediction.task]
     count = _PER_DECADE * (high - low) + 1
     softenings = torch.logspace(low, high, count, dtype=torch.float64, device=y.device)
-    log_likelihood = _classification if prediction.task == "classification" else _regression
-    values = torch.stack([log_likelihood(prediction, y, s) for s in softenings])
-    best = int(values.argmax())
-    return Judgement(float(values[best]), float(softenings[best]))
+    values = torch.stack([_average(log_likelihoods(prediction, y, s), weights) for s in softenings])
+    best, places = values.max(dim=0)
+    return Judgement(float(best.sum()), softenings[places])
 
 
-def _classification(prediction: Prediction, y: Tensor, softening: Tensor) -> Float[Tensor, ""]:
-    softer = Prediction("classification", prediction.outputs / softening, prediction.times)
-    return softer.log_probs.gather(1, y[:, None]).mean()
-
-
-def _regression(prediction: Prediction, y: Tensor, softening: Tensor) -> Float[Tensor, ""]:
+def log_likelihoods(prediction: Prediction, y: Tensor, softening: Tensor | float = 1.0) -> Float[Tensor, "B *targets"]:
+    """Log-likelihood of every example, and of each of several targets, at some softening."""
+    if prediction.task == "classification":
+        softer = Prediction("classification", prediction.outputs / softening, prediction.times)
+        return softer.log_probs.gather(1, y[:, None]).squeeze(1)
     variance = prediction.std.square() + (softening * prediction.noise_std).square()
-    return -0.5 * ((y - prediction.mean).square() / variance + variance.log() + math.log(2 * math.pi)).mean()
+    return -0.5 * ((y - prediction.mean).square() / variance + variance.log() + math.log(2 * math.pi))
+
+
+def clearly_better(values: Tensor, reference: Tensor, weights: Float[Tensor, " B"] | None = None) -> bool:
+    """Whether log-likelihoods are higher than those of a reference by more than the standard error of the mean difference."""
+    difference = (values - reference).reshape(len(values), -1).sum(dim=1)
+    share = torch.ones_like(difference) if weights is None else weights
+    share = share / share.sum()
+    mean = (share * difference).sum()
+    return float(mean) > float((share * (difference - mean)).square().sum().sqrt())
+
+
+def _average(values: Float[Tensor, "B *targets"], weights: Float[Tensor, " B"] | None) -> Float[Tensor, "*targets"]:
+    if weights is None:
+        return values.mean(dim=0)
+    return torch.tensordot(weights / weights.sum(), values, dims=1)
 
 
 @torch.no_grad()
-def soften_(model: LatentTimeODE, softening: float) -> None:
+def soften_(model: LatentTimeODE, softening: Tensor) -> None:
     """Apply the softening to the parameters of the model: its linear head, or its noise."""
     if isinstance(model.likelihood, Gaussian):
-        model.likelihood.log_std.add_(math.log(softening))
+        model.likelihood.log_std.add_(softening.log())
         return
     assert isinstance(model.head, nn.Linear) and model.head.bias is not None
     model.head.weight.div_(softening)

@@ -47,14 +47,16 @@ class Uncertainty:
 class RegressionUncertainty(Uncertainty):
     """Uncertainty of a regression, in units of the target.
 
+    For K > 1 targets, the variances and standard deviations have the shape (n_samples, K).
+
     ``aleatoric`` and ``epistemic`` are the variances ``noise_std**2`` and ``model_std**2``; their sum is ``std**2``. ``entropy``
-    is that of the Gaussian with this variance, ``log(2 pi e std**2) / 2``, in nats.
+    is that of the Gaussian with this variance, ``log(2 pi e std**2) / 2``, in nats, summed over the targets.
 
     Attributes:
         std: Standard deviation of the prediction, including the observation noise.
         model_std: Standard deviation without the observation noise: that of the members' means, and for unfamiliar rows that of a
             Gaussian process on the path.
-        noise_std: Standard deviation of the observation noise, the same for all inputs.
+        noise_std: Standard deviation of the observation noise; see ``LTNodeRegressor(noise=...)``.
     """
 
     std: FloatArray

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from ltnode.data.streaming import StreamedTensor
 from ltnode.errors import InputError, LTNodeError, unknown_name
 from ltnode.models import execution
 from ltnode.models.prediction import Prediction
 from ltnode.objective import LossParts
 from ltnode.ode import Stats
-from ltnode.typing import Tensor
+from ltnode.typing import Float, Tensor
 
 Task = Literal["classification", "regression"]
 Draw = Literal["quantile", "random"]
@@ -64,6 +65,11 @@ class Model(nn.Module, ABC):
         """Whether the loss also takes class probabilities (B, C) in place of labels."""
         return False
 
+    @property
+    def n_targets(self) -> int:
+        """Number of real values that a regression predicts."""
+        return 1
+
     @abstractmethod
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
         """Return what training minimises, per data point, 0-dim; noise comes from the global generator of torch.
@@ -75,6 +81,22 @@ class Model(nn.Module, ABC):
             times: End-times (S,) or (S, B); None draws them.
             phase: One of ``phases``.
         """
+
+    def weighted_loss(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Float[Tensor, " B"] | None,
+        n_data: int | None = None,
+        times: Tensor | None = None,
+        phase: str = "main",
+    ) -> Tensor:
+        """Return `loss` with weights: how many examples each input counts for, with a mean of 1 over the training set.
+
+        Raises:
+            InputError: The model cannot weight its examples.
+        """
+        raise InputError(f"{type(self).__name__} cannot weight its examples; the models with an end-time can")
 
     @abstractmethod
     def predict(self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0) -> Prediction:
@@ -121,11 +143,11 @@ class Model(nn.Module, ABC):
         if y.ndim == 0 or y.shape[0] != x.shape[0]:
             raise InputError(f"y must hold one target per input: x has {x.shape[0]} samples, y has shape {tuple(y.shape)}")
         if self.task == "regression":
-            if y.ndim > 2 or (y.ndim == 2 and y.shape[1] != 1) or not y.is_floating_point():
+            several = self.n_targets > 1
+            if y.ndim > 2 or (several and y.ndim == 1) or y.shape[1:].numel() != self.n_targets or not y.is_floating_point():
                 hint = "" if y.is_floating_point() else "; try y.float()"
-                raise InputError(
-                    f"regression targets must be floats of shape (B,) or (B, 1), not {y.dtype} {tuple(y.shape)}{hint}"
-                )
+                shape = f"(B, {self.n_targets})" if several else "(B,) or (B, 1)"
+                raise InputError(f"regression targets must be floats of shape {shape}, not {y.dtype} {tuple(y.shape)}{hint}")
             if _readable(y) and not bool(torch.isfinite(y).all()):
                 raise InputError(f"y holds {_count_non_finite(y)}; drop or impute these targets first")
         elif self.soft_targets and y.ndim == 2 and y.is_floating_point():
@@ -180,13 +202,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def check_input(x: Inputs) -> None:
-    """Check that inputs are a finite floating-point batch; values are read on the CPU only."""
+    """Check that inputs are a finite floating-point batch; values are looked at on the CPU only, and not if they must be read."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         got = f"{type(x).__name__} of {x.dtype}" if isinstance(x, torch.Tensor | np.ndarray) else type(x).__name__
         raise InputError(f"x must be a floating-point tensor or array (normalise uint8 images first), not {got}")
     if x.ndim < 2 or x.shape[0] == 0:
         raise InputError(f"x must be a batch of shape (B, ...) with B >= 1 and at least one feature axis, not {tuple(x.shape)}")
-    if _readable(x) and not bool(torch.isfinite(x).all()):
+    if _readable(x) and not isinstance(x, StreamedTensor) and not bool(torch.isfinite(x).all()):
         raise InputError(f"x holds {_count_non_finite(x)}; clean or impute the data first")
 
 

@@ -61,6 +61,11 @@ class Ensemble(FamiliarModel):
     # -- training ------------------------------------------------------------------------------------------------------------
 
     @property
+    def n_targets(self) -> int:
+        """Number of real values that a regression predicts."""
+        return self._nodes(1)[0].n_targets
+
+    @property
     def soft_targets(self) -> bool:
         """Whether all networks take class probabilities in place of labels."""
         return all(network.soft_targets for network in self._nodes())
@@ -130,7 +135,7 @@ class Ensemble(FamiliarModel):
             network.fit_familiarity(x, y)
         self.ranks, self.widening = Ranks().to(x), Widening().to(x)
 
-    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, " n"]:
+    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, "n *targets"]:
         """Return class frequencies, or moments of the targets, of the training; see `FamiliarModel.base_rates`."""
         return torch.stack([network.base_rates(y, n_outputs) for network in self._nodes()]).mean(dim=0)
 
@@ -215,13 +220,22 @@ def combined(parts: Sequence[Members], samples: int, count: int) -> Members:
     turns = [divmod(s, count) for s in range(samples)]
     outputs = torch.stack([parts[m].outputs[position] for position, m in turns])
     times = torch.stack(torch.broadcast_tensors(*(parts[m].times[position] for position, m in turns)))
-    noises = [parts[m].noise for _, m in turns]
-    variances = [noise.square() for noise in noises if noise is not None]
-    noise = torch.stack(variances).mean().sqrt() if variances else None
+    noise = _combined_noise(parts, turns)
     distances = [part.distance for part in parts if part.distance is not None]
     distance = torch.stack(distances).mean(dim=0) if len(distances) == count else None
     fallbacks = [part.fallback for part in parts if part.fallback is not None]
     return Members(outputs, times, None, noise, distance, _mixture(fallbacks) if len(fallbacks) == count else None)
+
+
+def _combined_noise(parts: Sequence[Members], turns: Sequence[tuple[int, int]]) -> Tensor | None:
+    """Return the noise of all members where it varies with the input, else that of their mean variance; None for labels."""
+    noises = [(parts[m].noise, position) for position, m in turns]
+    own = [noise[position] if noise.ndim == 3 else noise for noise, position in noises if noise is not None]
+    if not own:
+        return None
+    if any(noise.ndim == 2 for noise in own):
+        return torch.stack(torch.broadcast_tensors(*own))
+    return torch.stack([noise.square() for noise in own]).mean(dim=0).sqrt()
 
 
 def _mixture(fallbacks: Sequence[Fallback]) -> Fallback:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ltnode.data.streaming import in_parts
 from ltnode.errors import InputError
 from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, evaluating
 from ltnode.models.familiarity import Ranks
 from ltnode.models.path_process import Fallback
 from ltnode.models.prediction import Prediction
-from ltnode.models.widening import Widening
+from ltnode.models.widening import Widening, mean_noise
 from ltnode.ode import Stats
 from ltnode.typing import Float, Tensor
 
@@ -31,7 +33,8 @@ _CELLS = 8
 class Members:
     """Outputs of the members of a prediction before temperature and widening; see `Prediction` for the attributes.
 
-    ``fallback`` is what a regression answers where the members know nothing.
+    ``noise`` that varies with the input is that of every member, (S, B, K). ``fallback`` is what a regression answers where the
+    members know nothing.
     """
 
     outputs: Float[Tensor, "S B C"]
@@ -80,8 +83,11 @@ class FamiliarModel(Model):
         """Mean of the inputs on which the familiarity was fitted."""
 
     @abstractmethod
-    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, " n"]:
-        """Return class frequencies, or mean and standard deviation of the targets, of the training; of ``y`` if unknown."""
+    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, "n *targets"]:
+        """Return class frequencies (C,), or mean and standard deviation of the targets, (2,) or for several targets (2, K).
+
+        They are those of the training, or of ``y`` if these are unknown.
+        """
 
     @property
     def n_calibration(self) -> int:
@@ -135,10 +141,11 @@ class FamiliarModel(Model):
         if self.task == "classification":
             self.widening.fit_classes(outputs, y, distance, base, temperature)
         else:
-            assert parts[0].noise is not None
+            noises = [part.noise for part in parts if part.noise is not None]
+            noise = torch.cat(noises, dim=1) if noises[0].ndim == 3 else noises[0]
             fallbacks = [part.fallback for part in parts if part.fallback is not None]
             fallback = Fallback(*map(torch.cat, zip(*fallbacks, strict=True))) if fallbacks else None
-            self.widening.fit_targets(outputs, parts[0].noise, y, distance, base, fallback)
+            self.widening.fit_targets(outputs, noise, y, distance, base, fallback)
 
     def calibrate_familiarity(self, x: Inputs) -> None:
         """Keep the distances of calibration examples, which nothing was fitted to or chosen on, for the ranks of predictions.
@@ -148,22 +155,27 @@ class FamiliarModel(Model):
         """
         self.ranks.fit(self.distance(x))
 
-    def attribute_distance(self, x: Inputs) -> Float[Tensor, "B *parts"]:
+    def attribute_distance(self, x: Inputs, groups: Sequence[int] | None = None) -> Float[Tensor, "B *parts"]:
         """Return by how much the distance falls if a part of the input is replaced by its mean over the training inputs.
 
+        Args:
+            x: Network inputs.
+            groups: Number of the group of every feature of vectors, from 0 on; the features of a group, such as those of one
+                column of a table, are replaced together. None makes every feature a group of its own.
+
         Returns:
-            (B, D) for the columns of vectors; (B, 8, 8) for the cells of images, which have fewer where images are smaller.
+            (B, groups) for vectors; (B, 8, 8) for the cells of images, which have fewer where images are smaller.
         """
         self._require_familiarity()
         x = self.as_inputs(x)
         before = self.distance(x)
-        falls = [before - self.distance(torch.where(mask, self.input_mean.to(x), x)) for mask in _parts(x)]
+        falls = [before - self.distance(torch.where(mask, self.input_mean.to(x), x)) for mask in _parts(x, groups)]
         stacked = torch.stack(falls, dim=1)
         return stacked if x.ndim == 2 else stacked.unflatten(1, (-1, len(_edges(x.shape[3])) - 1))
 
-    def chunks(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Split inputs into batches whose predictions need little memory."""
-        return x.split(_CHUNKS.get(x.device.type, _CHUNKS["cpu"]))
+    def chunks(self, x: Tensor) -> Iterator[Tensor]:
+        """Split inputs into batches whose predictions need little memory, and read those that are not in memory."""
+        return in_parts(x, _CHUNKS.get(x.device.type, _CHUNKS["cpu"]))
 
     def _require_familiarity(self) -> None:
         if not self.has_familiarity:
@@ -179,7 +191,7 @@ def answer(members: Members, task: Task, widening: Widening, ranks: Ranks) -> Pr
         outputs,
         members.times,
         members.stats,
-        members.noise,
+        None if members.noise is None else mean_noise(members.noise),
         distance=members.distance,
         familiarity=familiarity,
         widened_std=widened_std,
@@ -191,8 +203,11 @@ def _known(distance: Tensor | None) -> Tensor:
     return distance
 
 
-def _parts(x: Tensor) -> list[Tensor]:
-    """Masks of the columns of vectors, or of the cells of images."""
+def _parts(x: Tensor, groups: Sequence[int] | None) -> list[Tensor]:
+    """Masks of the groups of features of vectors, or of the cells of images."""
+    if x.ndim == 2 and groups is not None:
+        of_feature = torch.tensor(groups, device=x.device)
+        return [of_feature == group for group in range(max(groups) + 1)]
     if x.ndim == 2:
         return list(torch.eye(x.shape[1], dtype=torch.bool, device=x.device))
     masks = []
@@ -216,7 +231,8 @@ def frequencies(y: Tensor, n_classes: int) -> Float[Tensor, " C"]:
     return counts / counts.sum()
 
 
-def moments(y: Tensor) -> Float[Tensor, "2"]:
-    """Return mean and standard deviation of real targets."""
-    y = y.double().reshape(-1)
-    return torch.stack([y.mean(), y.std(correction=0)])
+def moments(y: Float[Tensor, "N *targets"]) -> Float[Tensor, "2 *several"]:
+    """Return mean and standard deviation of one real target, (2,), or of each of several, (2, K)."""
+    y = y.double()
+    y = y if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1)
+    return torch.stack([y.mean(dim=0), y.std(dim=0, correction=0)])

@@ -13,14 +13,14 @@ held-out inputs that chose nothing else is a p-value: under exchangeability, an 
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from ltnode.errors import InputError
 from ltnode.models.fitted import FittedModule
 from ltnode.models.path import N_TIMES, PathFeatures
-from ltnode.models.path_process import PathProcess
+from ltnode.models.path_process import Fallback, PathProcess
 from ltnode.typing import Float, Tensor
 
 _SHARPNESS = 4.0
@@ -135,6 +135,7 @@ class Familiarity(FittedModule):
 
     Attributes:
         process: For regression with known targets, a Gaussian process on the states where paths begin.
+        further_processes: Those of the second and further targets of a regression with several.
     """
 
     centres: Tensor
@@ -146,6 +147,7 @@ class Familiarity(FittedModule):
     def __init__(self) -> None:
         super().__init__()
         self.path, self.process = TiedGaussian(), PathProcess()
+        self.further_processes = torch.nn.ModuleList()
         self.over_time = torch.nn.ModuleList(TiedGaussian() for _ in range(N_TIMES))
         self.declare("centres", "spreads", "typical", "input_mean", "base_rates")
 
@@ -174,6 +176,32 @@ class Familiarity(FittedModule):
         self.centres = scores.median(dim=1).values
         upper = scores.double().quantile(_TYPICAL, dim=1).to(scores.dtype)
         self.spreads = (upper - self.centres).clamp_min(1e-6)
+
+    def fit_processes(self, starts: Float[Tensor, "N F"], y: Float[Tensor, "N *targets"]) -> None:
+        """Fit one process per target on the states where training paths begin."""
+        columns = y.reshape(len(y), -1).unbind(dim=1)
+        self.further_processes = torch.nn.ModuleList(PathProcess() for _ in columns[1:]).to(starts.device)
+        for process, column in zip(self._processes(), columns, strict=True):
+            process.fit(starts, column)
+
+    def fallback(self, starts: Float[Tensor, "B F"], noise: Tensor) -> Fallback:
+        """Return what the processes answer; ``noise`` is the standard deviation of the noise, 0-dim, (K,) or (B, K)."""
+        processes = self._processes()
+        noises = noise.unbind(dim=-1) if noise.ndim else (noise,)
+        if len(processes) != len(noises):
+            raise InputError(f"the model predicts {len(noises)} targets, but its familiarity was fitted on {len(processes)}")
+        answers = [process.fallback(starts, own) for process, own in zip(processes, noises, strict=True)]
+        return answers[0] if len(answers) == 1 else Fallback(*(torch.stack(part, dim=1) for part in zip(*answers, strict=True)))
+
+    def _processes(self) -> list[PathProcess]:
+        return [self.process, *(cast(PathProcess, process) for process in self.further_processes)]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # How many processes a saved model has depends on its targets.
+        start = f"{prefix}further_processes."
+        saved = {name.removeprefix(start).split(".")[0] for name in state_dict if name.startswith(start)}
+        self.further_processes = torch.nn.ModuleList(PathProcess() for _ in saved).to(self.spreads.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(self, features: PathFeatures) -> Float[Tensor, " B"]:
         """Return the distances of a batch: about 0 for typical training inputs, and unbounded."""

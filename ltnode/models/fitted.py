@@ -20,6 +20,10 @@ class FittedModule(nn.Module):
         for name in names:
             self.register_buffer(name, torch.empty(0))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep fitted values in the memory layout in which a file restores them, so that both compute the same bits."""
+        super().__setattr__(name, value.contiguous() if isinstance(value, torch.Tensor) else value)
+
     def shape_problem(self) -> str | None:
         """Return what is wrong with the shapes or values of restored buffers; None if they fit together."""
         return None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -13,7 +12,8 @@ from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
 from ltnode.errors import InputError
 from ltnode.models import execution
-from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, apply_part, check_draw, check_input, check_steps, evaluating
+from ltnode.models.contract import Draw, Inputs, Steps, Task, apply_part, check_draw, check_input, check_steps, evaluating
+from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
 from ltnode.models.familiar_model import Members
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.path import N_TIMES, PathFeatures, path_features, path_times
@@ -27,62 +27,13 @@ from ltnode.typing import Float, Tensor
 _CALIBRATION_SAMPLES = 512
 
 
-class PosteriorTerms(NamedTuple):
-    """What a posterior over the end-time contributes to a loss; both None without a learnt posterior.
-
-    Attributes:
-        log_q: Log-densities of the training times, (S,) or (S, B).
-        kl: KL(q || p), 0-dim or (B,).
-    """
-
-    log_q: Tensor | None = None
-    kl: Tensor | None = None
-
-
-class EndTimeModel(Model):
-    """A model whose loss follows from the outputs of one ODE solve at the end-times of a training step.
-
-    Such a step can be captured as a CUDA graph: the solve replays the training grid, and the remaining operations do not depend
-    on values.
-    """
-
-    @property
-    @abstractmethod
-    def solving_network(self) -> LatentTimeODE:
-        """The network whose outputs enter `compose_loss`."""
-
-    @abstractmethod
-    def compose_loss(self, outputs: Tensor, y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None) -> LossParts:
-        """Compose the loss without reading any value on the host; eager and captured steps share it.
-
-        Args:
-            outputs: Outputs (S, B, ...) of the `solving_network` at the training times.
-            y: Targets.
-            times: Training times, (S,) or (S, B).
-            posterior: `LatentTimeODE.posterior_terms` at these times.
-            n_data: Number of training points.
-        """
-
-    def running_statistics(self) -> list[Tensor]:
-        """Return the buffers that a loss in train mode updates; a masked update must leave them unchanged, too."""
-        return []
-
-    def solver_state(self) -> dict[str, Any]:
-        """Return the state of the training grid."""
-        return self.solving_network.training_grid.state_dict()
-
-    def load_solver_state(self, state: dict[str, Any]) -> None:
-        """Restore the training grid."""
-        self.solving_network.training_grid.load_state_dict(state)
-
-
 class LatentTimeODE(EndTimeModel, PathModel):
     """``x -> stem -> h(0) -> ODE -> h(T_1..T_S) -> head -> S predictions``, with a distribution over T.
 
     Args:
         stem: Maps inputs to the initial state (B, ...).
         field: ``field(t, h) -> dh/dt``; t is 0-dim or (B,).
-        head: Maps states (N, ...) to logits (N, C), or to means (N, 1).
+        head: Maps states (N, ...) to logits (N, C), or to what the likelihood needs, such as means (N, targets).
         end_time: Distribution of the end-time.
         task: "classification" or "regression".
         likelihood: p(y | output); by default categorical, or Gaussian with learnt noise.
@@ -150,8 +101,9 @@ class LatentTimeODE(EndTimeModel, PathModel):
         """Apply the head to all states in one call."""
         samples, batch = states.shape[:2]
         out = apply_part("head", self.head, states.reshape(samples * batch, *states.shape[2:]))
-        if out.ndim != 2 or (self.task == "regression" and out.shape[1] != 1):
-            required = "(N, 1)" if self.task == "regression" else "(N, classes)"
+        width = self.likelihood.targets * self.likelihood.outputs_per_target
+        if out.ndim != 2 or (self.task == "regression" and out.shape[1] != width):
+            required = f"(N, {width})" if self.task == "regression" else "(N, classes)"
             raise InputError(f"the head must return {required} for N states, not {tuple(out.shape)}")
         return out.reshape(samples, batch, -1)
 
@@ -196,16 +148,33 @@ class LatentTimeODE(EndTimeModel, PathModel):
         """Whether the likelihood is that of labels, which can be averaged over class probabilities."""
         return isinstance(self.likelihood, Categorical)
 
+    @property
+    def n_targets(self) -> int:
+        """Number of real values that a regression predicts."""
+        return self.likelihood.targets
+
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
         """Compute the negative evidence lower bound per data point over sampled end-times; see `ltnode.objective`.
 
         Args:
             x: Inputs (B, ...).
-            y: Integer labels (B,) or class probabilities (B, C); or real values (B,) or (B, 1).
+            y: Integer labels (B,) or class probabilities (B, C); or real values (B,), (B, 1) or (B, targets).
             n_data: Number of training points; required for ``kl_weight="elbo"`` with one T for all inputs.
             times: End-times (S,) or (S, B); None draws them on the window.
             phase: Ignored; the model has one phase.
         """
+        return self.weighted_loss(x, y, None, n_data, times)
+
+    def weighted_loss(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Float[Tensor, " B"] | None,
+        n_data: int | None = None,
+        times: Tensor | None = None,
+        phase: str = "main",
+    ) -> Tensor:
+        """Compute `loss` with weights of the examples; see `Model.weighted_loss`."""
         check_input(x)
         self.check_targets(x, y)
         n_data = None if n_data is None else checked_count("n_data", n_data)
@@ -214,7 +183,7 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.solve_stats = solution.stats
         outputs = self.outputs_at(solution.states)
         self.check_labels(y, outputs.shape[-1])
-        parts = self.compose_loss(outputs, y, times, self.posterior_terms(x, times), n_data)
+        parts = self.compose_loss(outputs, y, times, self.posterior_terms(x, times), n_data, weights)
         self.loss_parts = parts.detached()
         return parts.loss
 
@@ -231,7 +200,13 @@ class LatentTimeODE(EndTimeModel, PathModel):
         return self
 
     def compose_loss(
-        self, outputs: Float[Tensor, "S B C"], y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None
+        self,
+        outputs: Float[Tensor, "S B C"],
+        y: Tensor,
+        times: Tensor,
+        posterior: PosteriorTerms,
+        n_data: int | None,
+        weights: Float[Tensor, " B"] | None = None,
     ) -> LossParts:
         """Compose the negative evidence lower bound; see `EndTimeModel.compose_loss`."""
         kl_weight = 0.0
@@ -240,7 +215,8 @@ class LatentTimeODE(EndTimeModel, PathModel):
         low, high = self.end_time.window
         weighting = Weighting.parse(self.objective.weighting)
         log_likelihood = self.likelihood.log_prob(outputs, y)
-        return negative_elbo(log_likelihood, times, posterior.log_q, posterior.kl, weighting, kl_weight, high - low)
+        terms = posterior.log_q, posterior.kl
+        return negative_elbo(log_likelihood, times, *terms, weighting, kl_weight, high - low, weights)
 
     def _drawn_times(self, x: Tensor) -> Tensor:
         o, batch = self.objective, x.shape[0] if self.end_time.amortized else None
@@ -304,10 +280,10 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.likelihood.fit_noise(lambda: self.predict(x).mean - y.reshape(-1).to(x.dtype))
 
     def describe(self, x: Tensor | None = None) -> dict[str, float]:
-        """Describe the learnt posterior, and the observation noise of a regression model."""
+        """Describe the learnt posterior, and the observation noise of a regression model (root mean square over its targets)."""
         facts = dict(self.end_time.describe(x) if self.end_time.amortized else self.end_time.describe())
         noise = self.likelihood.observation_noise()
-        return facts if noise is None else {**facts, "noise_std": float(noise)}
+        return facts if noise is None else {**facts, "noise_std": float(noise.square().mean().sqrt() if noise.ndim else noise)}
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 
@@ -355,13 +331,17 @@ class LatentTimeODE(EndTimeModel, PathModel):
 
     def members_at(self, states: Float[Tensor, "n B *state"], times: Float[Tensor, "S *batch"], stats: Stats | None) -> Members:
         """Compute the members at the end-times from the states at the `solved_times`."""
-        noise = self.likelihood.observation_noise()
         if not self.has_familiarity:
-            outputs, distance, fallback = self.outputs_at(states), None, None
+            outputs, noise = self.likelihood.moments(self.outputs_at(states))
+            distance, fallback = None, None
         else:
-            outputs, features = self.split_path(states)
+            raw, features = self.split_path(states)
+            outputs, noise = self.likelihood.moments(raw)
             distance, fallback = self.familiarity(features), self.fallback(features, noise)
-        return Members(outputs.expand(times.shape[0], -1, -1), times, stats, noise, distance, fallback)
+        samples = times.shape[0]
+        if noise is not None and noise.ndim == 3:
+            noise = noise.expand(samples, -1, -1)
+        return Members(outputs.expand(samples, -1, -1), times, stats, noise, distance, fallback)
 
     def with_path_times(self, times: Float[Tensor, "S *batch"]) -> Float[Tensor, "n *batch"]:
         """Put the fixed times of the path before end-times."""

@@ -17,7 +17,8 @@ from ltnode.checks import checked_count
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError, missing_extra
 from ltnode.models.contract import Draw, Inputs, Steps, Task, check_draw, check_input, check_steps, evaluating
-from ltnode.models.latent_time import EndTimeModel, LatentTimeODE, PosteriorTerms
+from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
+from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.prediction import Prediction
 from ltnode.models.seeded import seeded_normal, seeded_uniform
@@ -107,6 +108,7 @@ class NodeGP(EndTimeModel):
         task: "classification" or "regression".
         gp: Options of the processes.
         solver: Solver options.
+        units: Mean and standard deviation of the targets of a regression, in whose units the outputs are.
 
     Raises:
         MissingExtraError: gpytorch is not installed.
@@ -123,9 +125,11 @@ class NodeGP(EndTimeModel):
         *,
         gp: GPOptions | None = None,
         solver: SolverOptions | None = None,
+        units: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         super().__init__(task)
         self.gp = gp or GPOptions()
+        self.units = units
         # As a "classification" network the backbone may have any number of output columns.
         once = ObjectiveOptions(samples=1)
         self.backbone = LatentTimeODE(stem, field, head, FixedTime(_END_TIME), "classification", solver=solver, objective=once)
@@ -134,7 +138,7 @@ class NodeGP(EndTimeModel):
         self.mixing = nn.Linear(features, outputs, bias=False)
         # The scale of gpytorch for classes; for a regression f = sum_d w_d f_d has the prior variance of one process.
         nn.init.normal_(self.mixing.weight, std=1 / features if task == "classification" else features**-0.5)
-        self.likelihood = Categorical() if task == "classification" else Gaussian()
+        self.likelihood = Categorical() if task == "classification" else Gaussian(units[1], smallest_std=1e-4 * units[1])
 
     # -- the pieces of a pass --------------------------------------------------------------------------------------------
 
@@ -153,8 +157,9 @@ class NodeGP(EndTimeModel):
             return self.processes.marginals(self.bounds(features.to(self.mixing.weight.dtype)))
 
     def _mixed(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute mean and variance (B, 1) of the single output ``w . f`` of a regression."""
-        return self.mixing(mean), variance @ self.mixing.weight.square().T
+        """Compute mean and variance (B, 1) of the single output ``w . f`` of a regression, in the units of the target."""
+        offset, scale = self.units
+        return offset + scale * self.mixing(mean), scale**2 * (variance @ self.mixing.weight.square().T)
 
     def _members(self, mean: Tensor, variance: Tensor, samples: int, draw: Draw, seed: int) -> Float[Tensor, "S B C"]:
         """Compute the outputs at S draws of the processes, which are the same for every input."""

@@ -11,7 +11,7 @@ from ltnode.models.familiar_model import FamiliarModel, frequencies, moments
 from ltnode.models.familiarity import Familiarity, Ranks
 from ltnode.models.path import PathFeatures
 from ltnode.models.path_process import Fallback
-from ltnode.models.widening import Widening
+from ltnode.models.widening import Widening, mean_noise
 from ltnode.typing import Float, Tensor
 
 _DENSITY_SAMPLES = 10_000
@@ -68,14 +68,15 @@ class PathModel(FamiliarModel):
         labels = y if self.task == "classification" else None
         self.familiarity.fit(features, labels, x.mean(dim=0), None if y is None else self.base_rates(y, n_outputs))
         if self.task == "regression" and y is not None and len(y) > 1:
-            self.familiarity.process.fit(features.states[0], y)
+            self.familiarity.fit_processes(features.states[0], y)
 
     def fallback(self, features: PathFeatures, noise: Tensor | None) -> Fallback | None:
         """Return what a regression answers where the members know nothing; None for models that have no such answer."""
-        process = self.familiarity.process
-        return process.fallback(features.states[0], noise) if process.fitted and noise is not None else None
+        if not self.familiarity.process.fitted or noise is None:
+            return None
+        return self.familiarity.fallback(features.states[0], mean_noise(noise))
 
-    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, " n"]:
+    def base_rates(self, y: Tensor, n_outputs: int) -> Float[Tensor, "n *targets"]:
         """Return class frequencies, or moments of the targets, of the training; see `FamiliarModel.base_rates`."""
         if self.familiarity.base_rates.numel():
             return self.familiarity.base_rates

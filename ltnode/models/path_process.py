@@ -38,7 +38,7 @@ _FAMILIAR_FACTOR = 2.0
 
 
 class Fallback(NamedTuple):
-    """What a process answers in place of the members, each (B,).
+    """What a process answers in place of the members, each (B,), or (B, K) for several targets.
 
     Attributes:
         mean: Mean of the function.
@@ -46,9 +46,9 @@ class Fallback(NamedTuple):
         weight: How much of the answer it should give, from 0 to 1.
     """
 
-    mean: Float[Tensor, " B"]
-    variance: Float[Tensor, " B"]
-    weight: Float[Tensor, " B"]
+    mean: Float[Tensor, "B *targets"]
+    variance: Float[Tensor, "B *targets"]
+    weight: Float[Tensor, "B *targets"]
 
 
 class PathProcess(FittedModule):
@@ -146,7 +146,7 @@ class PathProcess(FittedModule):
         return mean.to(features.dtype), variance.to(features.dtype)
 
     def fallback(self, features: Float[Tensor, "B F"], noise: Tensor) -> Fallback:
-        """Return mean, variance and weight; ``noise`` is the standard deviation of the observation noise."""
+        """Return mean, variance and weight; ``noise`` is the standard deviation of the observation noise, 0-dim or (B,)."""
         mean, variance = self(features)
         return Fallback(mean, variance, self.weight(variance, noise))
 

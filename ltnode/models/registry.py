@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from torch import nn
 
@@ -17,15 +17,18 @@ from ltnode.models.ensemble import Ensemble
 from ltnode.models.input_spec import InputSpec
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.mc_dropout import DropoutODE
-from ltnode.models.networks import Parts, image_parts, paper_vector_parts, vector_parts
+from ltnode.models.networks import Parts, Stem, default_stem, image_parts, paper_vector_parts, vector_parts
 from ltnode.models.node_gp import GPOptions, NodeGP
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.presets import Preset, preset_end_time, preset_objective
 from ltnode.models.sde_net import ConvDiffusion, SDENet, SDEOptions, vector_diffusion
+from ltnode.models.units import head_in_units
 from ltnode.objective import Gaussian, Likelihood, MeanSquare
 
 LATENT_TIME_MODELS = ("node", "uni-node", "lt-node", "alt-node", "lt-node-mixture", "steer")
 """Models that consist of one network with an end-time."""
+NOISES = ("constant", "varying")
+"""Kinds of observation noise of a regression."""
 Options = TypeVar("Options", ObjectiveOptions, SolverOptions, SDEOptions, GPOptions)
 
 
@@ -36,23 +39,28 @@ def _build_latent_time(
     *,
     width: int | None = None,
     augment: int = 0,
+    stem: Stem | None = None,
     parts: Parts | None = None,
     end_time: EndTime | Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
+    noise: str = "constant",
 ) -> LatentTimeODE:
-    parts = parts or _default_parts(spec, preset, width, name == "alt-node", augment)
-    likelihood: Likelihood | None = None
-    if spec.task == "regression":
-        learns_noise = preset == "default" or name in ("lt-node", "alt-node", "lt-node-mixture")
-        likelihood = Gaussian() if learns_noise else MeanSquare()
+    likelihood = _likelihood(name, spec, preset, noise)
+    outputs = None if likelihood is None else likelihood.targets * likelihood.outputs_per_target
+    if parts is None:
+        parts = _default_parts(spec, preset, width, name == "alt-node", augment, outputs, stem)
+        if noise == "varying" and isinstance(parts.head, nn.Linear):
+            # Training starts with the same noise for all inputs.
+            nn.init.zeros_(parts.head.weight[spec.n_targets :].detach())
+            nn.init.zeros_(parts.head.bias[spec.n_targets :].detach())
     if end_time is None or isinstance(end_time, Mapping):
         end_time = preset_end_time(name, preset, parts.encoder, end_time or {})
     base_solver = SolverOptions() if preset == "default" else SolverOptions(training="adaptive", clip_last=False)
     return LatentTimeODE(
         parts.stem,
         parts.field,
-        parts.head,
+        head_in_units(parts.head, spec),
         end_time,
         spec.task,
         likelihood=likelihood,
@@ -62,12 +70,38 @@ def _build_latent_time(
     )
 
 
-def _default_parts(spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int) -> Parts:
-    width = width if width is None else checked_count("width", width)
-    if spec.is_image:
-        return image_parts(spec, width or 64, amortized, augment)
+def _likelihood(name: str, spec: InputSpec, preset: Preset, noise: str) -> Likelihood | None:
+    """Return the likelihood of a regression; None for labels."""
+    if noise not in NOISES:
+        raise InputError(unknown_name("noise", noise, NOISES))
+    varies = noise == "varying"
+    if spec.task == "classification":
+        if varies:
+            raise InputError("noise='varying' belongs to regression; the labels of a classification have no noise parameter")
+        return None
     if preset == "default":
-        return vector_parts(spec, width or 32, amortized, augment)
+        return Gaussian(spec.scale, targets=spec.n_targets, input_dependent=varies, smallest_std=1e-4 * spec.scale)
+    if varies or spec.n_targets > 1:
+        raise InputError("the paper's regression has one target with constant noise; use preset='default' for others")
+    learns_noise = name in ("lt-node", "alt-node", "lt-node-mixture")
+    return Gaussian(spec.scale, smallest_std=1e-4 * spec.scale) if learns_noise else MeanSquare(spec.scale)
+
+
+def _check_one_target(name: str, spec: InputSpec) -> None:
+    if spec.n_targets > 1:
+        raise InputError(f"{name} predicts one target, not {spec.n_targets}; use one of {', '.join(LATENT_TIME_MODELS)}")
+
+
+def _default_parts(
+    spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int, outputs: int | None, stem: Stem | None
+) -> Parts:
+    width = width if width is None else checked_count("width", width)
+    if stem is not None and (stem not in get_args(Stem) or not spec.is_image):
+        raise InputError(f"stem must be one of {', '.join(get_args(Stem))}, and is for images, not {stem!r}")
+    if spec.is_image:
+        return image_parts(spec, width or 64, amortized, augment, outputs, stem or default_stem(spec, preset))
+    if preset == "default":
+        return vector_parts(spec, width or 32, amortized, augment, outputs)
     if width is not None or augment:
         raise InputError("the paper's 1-D network has a fixed width and no augmentation; use preset='default'")
     return paper_vector_parts(spec, amortized)
@@ -97,9 +131,11 @@ def _build_ensemble(
     members: int = 5,
     width: int | None = None,
     augment: int = 0,
+    stem: Stem | None = None,
     end_time: Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
+    noise: str = "constant",
 ) -> Ensemble:
     count = checked_count("members", members)
     if of not in LATENT_TIME_MODELS:
@@ -109,7 +145,15 @@ def _build_ensemble(
             "the networks of an ensemble have end-times of their own: pass end_time as a mapping of changes, such as "
             "{'prior': (1.0, 0.01)}, or build the networks and use ltnode.models.Ensemble(networks)"
         )
-    options: dict[str, Any] = {"width": width, "augment": augment, "end_time": end_time, "objective": objective, "solver": solver}
+    options: dict[str, Any] = {
+        "width": width,
+        "augment": augment,
+        "stem": stem,
+        "end_time": end_time,
+        "objective": objective,
+        "solver": solver,
+        "noise": noise,
+    }
     return Ensemble([_build_latent_time(of, spec, preset, **options) for _ in range(count)])
 
 
@@ -121,10 +165,13 @@ def _build_dropout(
     rate: float = 0.1,
     width: int | None = None,
     augment: int = 0,
+    stem: Stem | None = None,
     parts: Parts | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> DropoutODE:
-    return DropoutODE(_build_latent_time("node", spec, preset, width=width, augment=augment, parts=parts, solver=solver), rate)
+    _check_one_target(name, spec)
+    node = _build_latent_time("node", spec, preset, width=width, augment=augment, stem=stem, parts=parts, solver=solver)
+    return DropoutODE(node, rate)
 
 
 def _build_sde_net(
@@ -133,10 +180,12 @@ def _build_sde_net(
     preset: Preset,
     *,
     width: int | None = None,
+    stem: Stem | None = None,
     parts: Parts | None = None,
     sde: SDEOptions | Mapping[str, Any] | None = None,
 ) -> SDENet:
-    node = _build_latent_time("node", spec, preset, width=width, parts=parts)
+    _check_one_target(name, spec)
+    node = _build_latent_time("node", spec, preset, width=width, stem=stem, parts=parts)
     diffusion = None if parts is None else parts.diffusion
     if diffusion is None and parts is not None:
         raise InputError("an SDE-Net needs a diffusion network: pass parts with one that maps h(0) to a logit (B, 1)")
@@ -160,23 +209,26 @@ def _build_node_gp(
     preset: Preset,
     *,
     width: int | None = None,
+    stem: Stem | None = None,
     gp: GPOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> NodeGP:
-    node = _build_latent_time("node", spec, preset, width=width, solver=solver)
-    stem, field = node.stem, node.field
+    _check_one_target(name, spec)
+    node = _build_latent_time("node", spec, preset, width=width, stem=stem, solver=solver)
+    first, field = node.stem, node.field
     head: nn.Module = nn.Identity()
     if spec.is_image:
         features = width or 64
         head = images.pooled(features)
     elif preset == "paper":
         features = 50
-        stem = vectors.init_paper_(vectors.linear_norm_relu([1, 50]))
+        first = vectors.init_paper_(vectors.linear_norm_relu([1, 50]))
         field = vectors.init_paper_(vectors.TimeConcat(vectors.linear_norm_relu([51, 100, 50])))
     else:
         features = width or 32
     options = _override(GPOptions(), gp)
-    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver)
+    units = spec.target or (0.0, 1.0)
+    return NodeGP(first, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver, units=units)
 
 
 Builder = Callable[..., Model]

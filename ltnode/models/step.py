@@ -44,6 +44,7 @@ class Batch:
         step: Number of optimiser steps before this one.
         n_examples: Number of examples of the step over all processes; None when they are all in this batch.
         soft: Class probabilities (b, C) of exactly these inputs, which replace the labels in the loss; None for labels.
+        weights: How many examples each input counts for in the loss of a model with an end-time; None counts each once.
     """
 
     x: Float[Tensor, "b *rest"]
@@ -52,6 +53,7 @@ class Batch:
     step: int
     n_examples: int | None = None
     soft: Float[Tensor, "b C"] | None = None
+    weights: Float[Tensor, " b"] | None = None
 
     @property
     def target(self) -> Tensor:
@@ -169,7 +171,10 @@ class EagerStep:
                 nullcontext() if self._execution is None else execution.using(self._execution),
                 autocast(self.settings.precision, device),
             ):
-                loss = model.loss(batch.x, batch.target, n_data=self.settings.n_data, times=times, phase=phase)
+                if batch.weights is None:
+                    loss = model.loss(batch.x, batch.target, n_data=self.settings.n_data, times=times, phase=phase)
+                else:
+                    loss = model.weighted_loss(batch.x, batch.target, batch.weights, self.settings.n_data, times, phase)
         except SolverError as error:
             # Other processes wait for the gradients of this one: a NaN loss tells them that it failed.
             return {name: torch.full((), torch.nan, device=device) for name in LOGGED_PARTS}, error

@@ -61,7 +61,7 @@ class Widening(FittedModule):
 
     def forward(
         self, outputs: Float[Tensor, "S B C"], distance: Float[Tensor, " B"] | None, task: str, fallback: Fallback | None = None
-    ) -> tuple[Float[Tensor, "S B C"], Float[Tensor, " B"] | None]:
+    ) -> tuple[Float[Tensor, "S B C"], Float[Tensor, "B *targets"] | None]:
         """Return widened outputs and, for regression, the standard deviation that is added to that over the members."""
         if task == "classification" and self.temperature.numel():
             outputs = outputs / self.temperature
@@ -104,30 +104,35 @@ class Widening(FittedModule):
     @torch.no_grad()
     def fit_targets(
         self,
-        outputs: Float[Tensor, "S N 1"],
+        outputs: Float[Tensor, "S N K"],
         noise: Tensor,
         y: Tensor,
         distance: Float[Tensor, " N"],
-        base: Float[Tensor, "2"],
+        base: Float[Tensor, "2 *targets"],
         fallback: Fallback | None = None,
     ) -> None:
         """Choose onset and scale of a regression on held-out examples.
 
         Args:
             outputs: Means of the members without widening.
-            noise: Standard deviation of the observation noise.
-            y: Targets of the examples.
+            noise: Standard deviation of the observation noise: 0-dim, (K,), or (S, N, K) where it varies with the input.
+            y: Targets (N,) or (N, K) of the examples.
             distance: Their distances.
-            base: Mean and standard deviation of the training targets.
+            base: Mean and standard deviation of the training targets, (2,) or (2, K).
             fallback: What the process answers for the examples.
         """
-        means, d, y = outputs.double(), distance.double(), y.double().reshape(-1)
+        means, d = outputs.double(), distance.double()
+        y = y.double().reshape(means.shape[1:]).squeeze(-1)
+        noise_variance = mean_noise(noise.double()).square()
+        noise_variance = noise_variance.squeeze(-1) if noise_variance.ndim == 2 else noise_variance
         wide = None if fallback is None else Fallback(*(value.double() for value in fallback))
 
         def log_likelihoods(w: Tensor) -> Tensor:
             members, added = mixed_means(means, _widened(wide, w, base.double()))
-            variance = members[..., 0].var(dim=0, correction=0) + added.square() + noise.double().square()
-            return -0.5 * ((y - members[..., 0].mean(dim=0)).square() / variance + (2 * math.pi * variance).log())
+            own = members.squeeze(-1)
+            variance = own.var(dim=0, correction=0) + added.square() + noise_variance
+            values = -0.5 * ((y - own.mean(dim=0)).square() / variance + (2 * math.pi * variance).log())
+            return values if values.ndim == 1 else values.sum(dim=1)
 
         candidates = []
         for onset, scale in _candidates(d):
@@ -142,8 +147,8 @@ class Widening(FittedModule):
             return "temperature, onset and scale must be single numbers"
         if not bool((self.scale > 0).all()) or not bool((self.temperature > 0).all()):
             return "temperature and scale must be positive"
-        if self.fitted and (self.base.ndim != 1 or not bool(torch.isfinite(self.base).all())):
-            return "the base rates must be a finite vector"
+        if self.fitted and (self.base.ndim not in (1, 2) or not bool(torch.isfinite(self.base).all())):
+            return "the base rates must be a finite vector, or two of them for a regression with several targets"
         return None
 
 
@@ -165,23 +170,30 @@ def widened_logits(
     return torch.where((w > 0)[None, :, None], widened, log_p)
 
 
-def mixed_means(means: Float[Tensor, "S B 1"], other: Fallback) -> tuple[Float[Tensor, "S B 1"], Float[Tensor, " B"]]:
+def mixed_means(means: Float[Tensor, "S B K"], other: Fallback) -> tuple[Float[Tensor, "S B K"], Float[Tensor, "B *targets"]]:
     """Return members and an added standard deviation with mean and variance of the mixture of the members and another answer.
 
     With the weight s, the mean m and variance v of the members, and the mean u and variance V of the other answer, the mixture
     has the mean ``(1 - s) m + s u`` and the variance ``(1 - s) v + s V + s (1 - s) (m - u)^2``; ``(1 - s)^2 v`` of it is the
     variance of the moved members.
     """
-    s = other.weight
-    moved = means + s[:, None] * (other.mean[:, None] - means)
-    variance, mean = torch.var_mean(means.squeeze(-1), dim=0, correction=0)
+    s, own = other.weight, means.squeeze(-1)
+    moved = (own + s * (other.mean - own)).reshape(means.shape)
+    variance, mean = torch.var_mean(own, dim=0, correction=0)
     added = s * other.variance + s * (1 - s) * (variance + (mean - other.mean).square())
     return moved, added.sqrt()
 
 
-def _widened(fallback: Fallback | None, w: Float[Tensor, " B"], base: Float[Tensor, "2"]) -> Fallback:
+def mean_noise(noise: Tensor) -> Tensor:
+    """Return the standard deviation of the members' mean noise variance: (B, K) for (S, B, K), else the noise as it is."""
+    return noise.square().mean(dim=0).sqrt() if noise.ndim == 3 else noise
+
+
+def _widened(fallback: Fallback | None, w: Float[Tensor, " B"], base: Float[Tensor, "2 *targets"]) -> Fallback:
     """Return the other answer with the weight of the distance in it; ``base`` is mean and std of the targets."""
     mean, variance = base[0], base[1].square()
+    if base.ndim == 2:  # several targets share the weight
+        w = w[:, None].expand(-1, base.shape[1])
     if fallback is None:
         return Fallback(mean.expand_as(w), variance.expand_as(w), w)
     weight = 1 - (1 - w) * (1 - fallback.weight)

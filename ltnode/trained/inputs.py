@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ltnode.errors import InputError
+from ltnode.errors import DataError, InputError
+from ltnode.tables import Schema, read_table
 from ltnode.trained.images import LOCAL_FORMATS, MAX_PIXELS, decode_image
 from ltnode.trained.pixels import pixel_tensor
 from ltnode.typing import Num, Tensor
@@ -32,12 +33,14 @@ class Batch:
         raw: The inputs, as `TrainedModel.prepare` takes them.
         notes: Description of the conversions.
         columns: Names of the columns of a table with a header.
+        row_notes: By position, what was unusual about an input, such as a category that training did not have.
     """
 
     names: tuple[str, ...]
     raw: Num[Tensor, "B *shape"]
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    row_notes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 def find_files(path: Path) -> list[Path]:
@@ -62,17 +65,20 @@ def _hidden(entry: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in entry.relative_to(folder).parts)
 
 
-def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS) -> Batch:
+def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS, schema: Schema | None = None) -> Batch:
     """Read the inputs in one file, for a network that takes inputs of a given shape.
 
     Args:
         path: ``.npy`` file with one input or a batch, ``.csv`` file with one vector per line and an optional header, or an image.
         shape: (C, H, W) or (D,).
         max_pixels: Largest number of pixels of an image.
+        schema: Columns of a table, for a model that takes its rows; the file is then a table (.csv, .tsv, .parquet or .npz).
 
     Raises:
         InputError: The file is missing, damaged, or of another shape; the message names the file.
     """
+    if schema is not None:
+        return _read_rows(path, schema)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -91,6 +97,21 @@ def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return Batch((str(path),), decoded.pixels[None], decoded.notes)
+
+
+def _read_rows(path: Path, schema: Schema) -> Batch:
+    """Rows of a table; they are counted from 1, without the line of the names and without empty lines."""
+    try:
+        table = read_table(path)
+    except DataError as error:
+        raise InputError(str(error)) from error
+    try:
+        encoded = schema.encode(table)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    names = tuple(f"{path} row {row}" for row in range(1, len(encoded.x) + 1))
+    columns = tuple(column.name for column in schema.columns)
+    return Batch(names, torch.from_numpy(encoded.x), encoded.notes, columns, encoded.row_notes)
 
 
 def _numbered(name: str, n: int) -> tuple[str, ...]:

@@ -104,20 +104,29 @@ def classification_rows(
 def regression_rows(
     prediction: Prediction, end_times: Float[Tensor, "3 B"] | None, false_alarm_rate: float
 ) -> list[PredictionRow]:
-    """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
+    """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`.
+
+    Raises:
+        InputError: The model predicts several targets, or an output is not finite.
+    """
     p = _exact(prediction)
+    if p.outputs.shape[-1] > 1:
+        raise InputError(
+            f"a row holds one target, but the model predicts {p.outputs.shape[-1]}; use Prediction.mean, (B, targets)"
+        )
     low, high = p.interval(INTERVAL)
-    columns = zip(p.mean.tolist(), p.std.tolist(), low.tolist(), high.tolist(), strict=True)
+    noise = p.noise_std.expand_as(p.mean)
+    columns = zip(p.mean.tolist(), p.std.tolist(), noise.tolist(), low.tolist(), high.tolist(), strict=True)
     return [
         PredictionRow(
             task="regression",
             mean=mean,
             std=std,
-            noise_std=float(p.noise_std),
+            noise_std=noise_std,
             interval=(left, right),
             **_shared(p, end_times, position, false_alarm_rate),
         )
-        for position, (mean, std, left, right) in enumerate(columns)
+        for position, (mean, std, noise_std, left, right) in enumerate(columns)
     ]
 
 

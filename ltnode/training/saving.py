@@ -1,4 +1,4 @@
-"""``ltnode.save`` and ``ltnode.load``: a model as config.json and model.safetensors."""
+"""Models as folders: config.json and model.safetensors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ltnode.models import Model
 from ltnode.training import tensor_file
 from ltnode.training.building import build_described
 from ltnode.training.checkpoint import model_tensors, restore_model
-from ltnode.training.run_config import RUN_FOLDER_FORMAT, read_run_config
+from ltnode.training.run_config import KINDS, RUN_FOLDER_FORMAT, read_run_config
+from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
 _WEIGHTS = "model.safetensors"
@@ -43,24 +44,36 @@ def save(model: Model, path: str | Path) -> Path:
     Raises:
         CheckpointError: The folder holds a training run or other files, or cannot be written.
     """
-    if not isinstance(model, Model):
-        raise InputError(
-            f"ltnode.save takes a model, not a {type(model).__name__}; save a scikit-learn estimator with joblib.dump or pickle"
-        )
     if (hint := getattr(model, "saving_hint", None)) is not None:
         _LOG.warning("%s", hint)
-    folder = Path(path)
+    folder = prepare_folder(Path(path), "model")
+    write_model(model, folder, "model")
+    return folder
+
+
+def prepare_folder(folder: Path, kind: str) -> Path:
+    """Create a folder for a saved model or estimator; one of the same kind that is in it already will be replaced.
+
+    Raises:
+        CheckpointError: The folder holds something else, or cannot be created.
+    """
     if folder.is_dir() and any(folder.iterdir()):
-        config = read_run_config(folder, "a saved model; choose another folder")
-        if config["kind"] != "model":
-            raise CheckpointError(f"{folder} holds a training run; save the model in another folder")
+        found = read_run_config(folder, f"a saved {kind}; choose another folder", KINDS)["kind"]
+        if found == "run":
+            raise CheckpointError(f"{folder} holds a training run; save the {kind} in another folder")
+        if found != kind:
+            raise CheckpointError(f"{folder} holds a saved {found}; save the {kind} in another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise files.write_error(folder, error) from error
-    write_weights(model, folder)
-    files.write_json(folder / "config.json", {"format": RUN_FOLDER_FORMAT, "kind": "model", "model": portable_spec(model)})
     return folder
+
+
+def write_model(model: Model, folder: Path, kind: str) -> None:
+    """Write the weights, then config.json, without which a folder is not read."""
+    write_weights(model, folder)
+    files.write_json(folder / "config.json", {"format": RUN_FOLDER_FORMAT, "kind": kind, "model": portable_spec(model)})
 
 
 def write_weights(model: Model, folder: Path) -> None:
@@ -84,20 +97,41 @@ def load(path: str | Path, model: Model | None = None, device: str | torch.devic
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder; pass a run folder, which holds config.json and {_WEIGHTS}")
     config: Mapping[str, Any] = read_run_config(folder)
+    tensors = _read_weights(folder, config)
+    if model is None:
+        model = _built(folder, config, tensors)
+    restore_model(model, tensors, folder / _WEIGHTS)
+    return model.to(device).eval()
+
+
+def restored_model(folder: Path, kind: str, dtype: torch.dtype) -> Model:
+    """Load the model of a folder of another kind, in the dtype in which it was saved.
+
+    Raises:
+        CheckpointError: As `load`.
+    """
+    config = read_run_config(folder, f"a saved {kind}", (kind,))
+    tensors = _read_weights(folder, config)
+    model = _built(folder, config, tensors).to(dtype)
+    restore_model(model, tensors, folder / _WEIGHTS)
+    return model.eval()
+
+
+def _read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
     if not (folder / _WEIGHTS).exists():
         unfinished = (folder / "checkpoints").is_dir() or config["kind"] == "run"
         hint = "the run is not finished: continue it with resume=True (--resume)" if unfinished else "restore it from a backup"
         raise CheckpointError(f"{folder / _WEIGHTS} is missing; {hint}")
-    tensors = tensor_file.read(folder / _WEIGHTS)
-    if model is None:
-        if config.get("model") is None:
-            raise CheckpointError(
-                f"{folder} holds the weights of a model with user-defined parts: build the model and call "
-                "ltnode.load(path, model=my_model)"
-            )
-        try:
-            model = build_described(config["model"], tensors)
-        except InputError as error:
-            raise CheckpointError(f"the model described by {folder / 'config.json'} cannot be built: {error}") from error
-    restore_model(model, tensors, folder / _WEIGHTS)
-    return model.to(device).eval()
+    return tensor_file.read(folder / _WEIGHTS)
+
+
+def _built(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Model:
+    if config.get("model") is None:
+        raise CheckpointError(
+            f"{folder} holds the weights of a model with user-defined parts: build the model and call "
+            "ltnode.load(path, model=my_model)"
+        )
+    try:
+        return build_described(config["model"], tensors)
+    except InputError as error:
+        raise CheckpointError(f"the model described by {folder / 'config.json'} cannot be built: {error}") from error

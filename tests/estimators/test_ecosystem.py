@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -121,17 +120,3 @@ def test_the_example_runs():
     )
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
-
-
-@pytest.mark.no_typecheck
-def test_saving_the_network_alone_warns_and_saving_the_estimator_says_how(tmp_path, caplog):
-    """``ltnode.save`` stores no scaler: the warning names the way to keep it, and so does the error for the whole estimator."""
-    X, y = make_moons(60, random_state=0)
-    fitted = ltnode.LTNodeClassifier(max_epochs=1, random_state=0).fit(X, y)
-    with caplog.at_level(logging.WARNING, "ltnode"):
-        ltnode.save(fitted.model_, tmp_path / "network")
-    assert "does not store the scaler" in caplog.text
-    assert "joblib.dump" in caplog.text
-    with pytest.raises(ltnode.InputError, match=r"not a LTNodeClassifier.*joblib\.dump"):
-        ltnode.save(fitted, tmp_path / "estimator")
-    assert not (tmp_path / "estimator").exists()

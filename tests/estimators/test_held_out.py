@@ -48,7 +48,7 @@ def test_softening_is_built_into_the_model(task, generator):
     model = ltnode.build("lt-node", ltnode.InputSpec((3,), task, 4 if task == "classification" else None), seed=0).double()
     x = torch.randn(5, 3, generator=generator, dtype=torch.float64)
     before = model.predict(x)
-    soften_(model, 2.5)
+    soften_(model, torch.tensor(2.5, dtype=torch.float64))
     after = model.predict(x)
     if task == "classification":
         torch.testing.assert_close(after.outputs, before.outputs / 2.5, rtol=1e-12, atol=1e-12)

@@ -1,4 +1,4 @@
-"""scikit-learn's contract of an estimator, without a single expected failure."""
+"""scikit-learn's contract of an estimator. Only the equivalence of weights and copies is expected to fail, and explained."""
 
 from __future__ import annotations
 
@@ -11,9 +11,23 @@ import ltnode
 # accuracy that some of them require is reached in 3 epochs. The defaults are checked in the slow test.
 FAST = {"max_epochs": 3, "batch_size": 50, "learning_rate": 0.02}
 
+COPIES = (
+    "the check compares a fit with weights to a fit on repeated rows. Held-out rows, order and batches of stochastic "
+    "gradient descent depend on the number of rows, so that the two are different trainings; and the Gaussian process on which a "
+    "regression falls back, like the distance, takes every row once. test_sample_weight.py shows that losses, gradients and the "
+    "judgement of held-out rows are equal."
+)
+
+
+def expected_failures(estimator):
+    """Expected failures by name of the check, with their reason."""
+    return {"check_sample_weight_equivalence_on_dense_data": COPIES}
+
 
 @pytest.mark.no_typecheck  # some checks pass parameters of any type: the error must come from the estimator
-@parametrize_with_checks([ltnode.LTNodeClassifier(**FAST), ltnode.LTNodeRegressor(**FAST)])
+@parametrize_with_checks(
+    [ltnode.LTNodeClassifier(**FAST), ltnode.LTNodeRegressor(**FAST)], expected_failed_checks=expected_failures
+)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 def test_scikit_learns_checks_pass(estimator, check):
     """Every check of scikit-learn for an estimator of this kind, one by one."""
@@ -28,6 +42,7 @@ def test_scikit_learns_checks_pass(estimator, check):
 @pytest.mark.filterwarnings("ignore")
 def test_the_checks_pass_with_the_default_length_of_training_and_with_other_end_times(kind, parameters):
     """`check_estimator` raises on the first failure; a check may only be skipped (array API, pandas not installed)."""
-    results = check_estimator(kind(**parameters))
-    assert {result["status"] for result in results} <= {"passed", "skipped"}
+    results = check_estimator(kind(**parameters), expected_failed_checks=expected_failures(None))
+    failed = {result["check_name"] for result in results if result["status"] not in ("passed", "skipped")}
+    assert failed <= set(expected_failures(None))
     assert sum(result["status"] == "passed" for result in results) > 40

@@ -22,7 +22,9 @@ from ltnode.imagefiles.decode import LOCAL_FORMATS, UnusableImage, decode
 from ltnode.serve import Limits
 from ltnode.serve.failures import ApiError
 from ltnode.serve.parsing import RequestParser, parse_json
-from ltnode.serve.requests import PredictRequest, SweepRequest, TrajectoryRequest
+from ltnode.serve.requests import EffectRequest, PredictRequest, SweepRequest, TrajectoryRequest
+from ltnode.tables import Schema, as_table
+from ltnode.tables.read import read_text
 from ltnode.trained import TrainedModel
 from ltnode.trained.inputs import _read_npy, batch_of_array, read_csv
 from ltnode.training import TrainConfig, checkpoint, tensor_file
@@ -86,6 +88,23 @@ def _run_folder_file(name: str) -> Callable[[bytes], object]:
     return read
 
 
+@cache
+def estimator_folder() -> Path:
+    """A saved estimator for a table with a category and a missing cell."""
+    import pandas
+
+    X = pandas.DataFrame({"a": [0.5, None, 2.0, 3.5] * 5, "b": ["x", "y", "y", "z"] * 5})
+    return ltnode.save(ltnode.LTNodeClassifier(max_epochs=1, width=4, random_state=0).fit(X, X["b"] == "y"), _scratch() / "table")
+
+
+def _estimator(data: bytes) -> object:
+    folder = _scratch() / "with-estimator"
+    if not folder.exists():
+        shutil.copytree(estimator_folder(), folder)
+    (folder / "estimator.json").write_bytes(data)
+    return ltnode.load(folder)
+
+
 def _state(data: bytes) -> object:
     """A checkpoint whose state has a correct checksum, as a forger would write it."""
     folder = _scratch() / "step-0000000006"
@@ -126,8 +145,16 @@ def _form(data: bytes) -> object:
 
 
 def _request(data: bytes) -> object:
-    schema = (PredictRequest, TrajectoryRequest, SweepRequest)[len(data) % 3]
+    schema = (PredictRequest, TrajectoryRequest, SweepRequest, EffectRequest)[len(data) % 4]
     return parse_json(data, schema)
+
+
+def _document(data: bytes) -> Any:
+    """A JSON document; bytes that are none are refused by the reader of run folders, which has a target of its own."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _settings(data: bytes) -> object:
@@ -141,10 +168,13 @@ TARGETS = {
     "idx": Target(lambda data: formats.read_idx(_file("idx", data), Budget(1 << 24))),
     "pickle": Target(lambda data: formats.read_cifar_python(data, "batch")),
     "mat": Target(lambda data: formats.read_svhn(_file("file.mat", data), Budget(1 << 24))),
+    "table": Target(lambda data: as_table(read_text(data))),
+    "schema": Target(lambda data: Schema.from_json(_document(data)), is_json=True),
     "safetensors": Target(lambda data: tensor_file.from_bytes(data, Path("file"))),
     "config": Target(_run_folder_file("config.json"), is_json=True),
     "operating_point": Target(_run_folder_file("operating_point.json"), is_json=True),
     "calibration": Target(_run_folder_file("calibration.json"), is_json=True),
+    "estimator": Target(_estimator, is_json=True),
     "state": Target(_state, is_json=True),
     "settings": Target(_settings),
     "multipart": Target(_form),

@@ -18,8 +18,9 @@ from ltnode import files
 from ltnode.cli import console
 from ltnode.errors import InputError, LTNodeError
 from ltnode.progress import progress_bar
-from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain, read_input
+from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain
 from ltnode.trained.inputs import Batch, find_files
+from ltnode.trained.model import BATCH
 from ltnode.typing import Tensor
 
 EXAMPLES = (
@@ -36,10 +37,13 @@ Explain = Literal["none", "flagged", "all"]
 
 @dataclass(frozen=True)
 class _Named:
-    """The prediction of one input, the name of the input, the conversions that it needed, and what makes it unfamiliar."""
+    """The prediction of one input, the name of the input, the conversions that it needed, and what makes it unfamiliar.
+
+    The input itself is kept until it was explained.
+    """
 
     name: str
-    raw: Tensor
+    raw: Tensor | None
     row: PredictionRow
     notes: tuple[str, ...]
     columns: tuple[str, ...]
@@ -49,7 +53,8 @@ class _Named:
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a saved model.", metavar="RUN")],
     inputs: Annotated[
-        list[Path], typer.Argument(help="Images, folders of images, .npy arrays, .csv tables of vectors.", metavar="INPUT")
+        list[Path],
+        typer.Argument(help="Images, folders of images, .npy arrays, tables (.csv, .tsv, .parquet, .npz).", metavar="INPUT"),
     ],
     out: Annotated[Path | None, typer.Option(help="Also write all predictions to this .json or .csv file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -74,8 +79,16 @@ def predict(
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise InputError(f"--out must end in .json or .csv, not {out.name!r}")
     trained = TrainedModel.open(run, device, data).with_false_alarm_rate(false_alarm_rate)
-    batches, bad = _read(inputs, trained.shape)
-    predictions = _explained(trained, _predict(trained, batches, samples), explanations)
+    found, bad = _files(inputs)
+    predictions: list[_Named] = []
+    usable = 0
+    groups = [found[start : start + BATCH] for start in range(0, len(found), BATCH)]
+    with progress_bar("predict", len(found), "files", shown=len(groups) > 1) as advance:
+        for group in groups:  # of thousands of photos, only those of one group are in memory
+            batches, unusable = _read(group, trained)
+            predictions += _explained(trained, _predict(trained, batches, samples, show=len(groups) == 1), explanations)
+            usable, bad = usable + len(batches), bad + unusable
+            advance(len(group))
     if trained.flag_problem is not None:
         console.warn(trained.flag_problem)
     content = _document(trained, predictions, samples, top)
@@ -88,42 +101,48 @@ def predict(
         if out is not None:
             console.say(f"The predictions are in {out}")
     if bad:
-        console.error(f"{bad} of {bad + len(batches)} inputs could not be used; the reasons are above")
+        console.error(f"{bad} of {bad + usable} inputs could not be used; the reasons are above")
         raise typer.Exit(_ERROR)
 
 
-def _read(inputs: Sequence[Path], shape: tuple[int, ...]) -> tuple[list[Batch], int]:
-    """The usable inputs, and the number of the others, which are reported."""
-    batches: list[Batch] = []
+def _files(inputs: Sequence[Path]) -> tuple[list[Path], int]:
+    """The files to predict, and the number of paths without any, which are reported."""
+    found: list[Path] = []
     bad = 0
     for path in inputs:
         try:
-            input_files = find_files(path)
+            found += find_files(path)
         except LTNodeError as error:
             console.error(str(error))
             bad += 1
-            continue
-        for file in input_files:
-            try:
-                batches.append(read_input(file, shape))
-            except InputError as error:
-                console.error(str(error))
-                bad += 1
+    return found, bad
+
+
+def _read(paths: Sequence[Path], trained: TrainedModel) -> tuple[list[Batch], int]:
+    """The usable inputs, and the number of the others, which are reported."""
+    batches: list[Batch] = []
+    bad = 0
+    for path in paths:
+        try:
+            batches.append(trained.read(path))
+        except InputError as error:
+            console.error(str(error))
+            bad += 1
     return batches, bad
 
 
-def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int) -> list[_Named]:
+def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int, *, show: bool) -> list[_Named]:
     # Files of one dtype are predicted together, so that thousands of images form large batches.
     rows: dict[int, list[PredictionRow]] = {}
-    with progress_bar("predict", sum(len(batch.names) for batch in batches)) as advance:
+    with progress_bar("predict", sum(len(batch.names) for batch in batches), shown=show) as advance:
         for dtype in dict.fromkeys(batch.raw.dtype for batch in batches):
             alike = [position for position, batch in enumerate(batches) if batch.raw.dtype == dtype]
             together = iter(trained.rows(torch.cat([batches[position].raw for position in alike]), samples, advance))
             rows |= {position: list(itertools.islice(together, len(batches[position].names))) for position in alike}
     return [
-        _Named(name, raw, row, batch.notes, batch.columns)
+        _Named(name, raw, row, (*batch.notes, *batch.row_notes.get(number, ())), batch.columns)
         for position, batch in enumerate(batches)
-        for name, raw, row in zip(batch.names, batch.raw, rows[position], strict=True)
+        for number, (name, raw, row) in enumerate(zip(batch.names, batch.raw, rows[position], strict=True))
     ]
 
 
@@ -131,13 +150,14 @@ def _explained(trained: TrainedModel, predictions: Sequence[_Named], which: Expl
     """The predictions, the flagged ones or all of them with an explanation."""
     chosen = [one for one in predictions if which == "all" or (which == "flagged" and one.row.unfamiliar)]
     if not chosen:
-        return list(predictions)
+        return [replace(one, raw=None) for one in predictions]
     explained = {}
     with progress_bar("explain", len(chosen)) as advance:
         for one in chosen:
-            explained[id(one)] = replace(one, explanation=explain(trained, one.raw[None])[0])
+            assert one.raw is not None
+            explained[id(one)] = explain(trained, one.raw[None])[0]
             advance(1)
-    return [explained.get(id(one), one) for one in predictions]
+    return [replace(one, raw=None, explanation=explained.get(id(one))) for one in predictions]
 
 
 def _best(trained: TrainedModel, row: PredictionRow, top: int) -> list[dict[str, Any]]:
