@@ -47,7 +47,9 @@ def fit(
 
     Args:
         model: Trained in place; it is moved to the device of the configuration and left in eval mode.
-        data: A `Dataset`, or a pair (x, y) of arrays or tensors, which are not normalised.
+        data: A `Dataset`; a pair (x, y) of arrays or tensors, which are not normalised; or a DataLoader or another iterable of
+            such pairs. The items of a DataLoader are read while training, in the order of the configuration; another iterable is
+            read once and kept on disk.
         config: Training configuration; by default `train_preset` of the model and the data.
         out: The run folder; None writes nothing.
         resume: Continue the run in ``out``, or start it if there is none.

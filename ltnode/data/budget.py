@@ -9,8 +9,6 @@ from ltnode.errors import DataError
 
 LARGEST_IMPORT = 768 << 20
 """Bytes of the files of one image set together with what they unpack to; the largest, SVHN, needs 551 MB."""
-LARGEST_FOLDER = 8 << 30
-"""Bytes of the scaled images of a folder."""
 
 
 @dataclass

@@ -14,6 +14,7 @@ from ltnode.data.arrays import TASKS, Task, check_examples, check_lengths, descr
 from ltnode.data.augment import Augmentation, Normalisation
 from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts, positions_md5, split_parts
+from ltnode.data.streaming import StreamedTensor, resident
 from ltnode.errors import InputError, unknown_name
 from ltnode.tables import Schema
 from ltnode.typing import Tensor
@@ -24,7 +25,8 @@ class Split:
     """Inputs and targets of one split.
 
     Attributes:
-        x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it), or float vectors ``(N, D)``.
+        x: Images ``(N, C, H, W)``, uint8 or float, possibly a memory map (do not write to it) or read while they are used (see
+            `ltnode.data.streaming`), or float vectors ``(N, D)``.
         y: Labels int64 ``(N,)``, or regression targets float ``(N,)`` or, for K > 1 targets, ``(N, K)``.
     """
 
@@ -38,12 +40,17 @@ class Split:
         return f"Split({len(self)} examples: x {describe(self.x)}, y {describe(self.y)})"
 
     def to(self, device: torch.device | str) -> Split:
-        """Copy the split to another device, without changing its dtypes."""
-        return Split(self.x.to(device), self.y.to(device))
+        """Copy the split to another device, without changing its dtypes; inputs that are read while they are used stay there."""
+        return Split(self.x if isinstance(self.x, StreamedTensor) else self.x.to(device), self.y.to(device))
 
     def select(self, indices: Tensor) -> Split:
         """The examples at ``indices``, in that order."""
         return Split(self.x[indices], self.y[indices])
+
+    @property
+    def streamed(self) -> bool:
+        """Whether inputs are read while they are used."""
+        return isinstance(self.x, StreamedTensor)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -224,6 +231,7 @@ class Dataset:
         """
         if not isinstance(x, Tensor):
             x = inputs("x", x, self.train.x.dtype if self.train.x.is_floating_point() else torch.get_default_dtype())
+        x = resident(x)
         if indices is not None and self.augment is not None:
             x = self.augment.apply(x, seed=seed, epoch=epoch, indices=indices)
         return x if self.normalise is None else self.normalise.apply(x)
@@ -254,9 +262,10 @@ class Dataset:
 
 
 def checksums(train: Split, test: Split) -> dict[str, str]:
-    """The md5 of each array's bytes in memory order, as ``{"train_x": "md5:...", ...}``."""
+    """The md5 of each resident array's bytes in memory order, as ``{"train_x": "md5:...", ...}``."""
     arrays = {"train_x": train.x, "train_y": train.y, "test_x": test.x, "test_y": test.y}
-    return {key: f"md5:{array_md5(value.numpy())}" for key, value in arrays.items()}
+    resident = {key: value for key, value in arrays.items() if not isinstance(value, StreamedTensor)}
+    return {key: f"md5:{array_md5(value.numpy())}" for key, value in resident.items()}
 
 
 def array_md5(array: NDArray[Any]) -> str:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ltnode.data.augment import Augmentation
-from ltnode.data.budget import LARGEST_FOLDER, Budget
-from ltnode.data.dataset import Dataset
-from ltnode.errors import DataError, InputError, missing_extra
-from ltnode.imagefiles.decode import LOCAL_FORMATS, MAX_PIXELS
+from ltnode.data.augment import Augmentation, Normalisation
+from ltnode.data.dataset import Dataset, Split, checksums
+from ltnode.data.folder_layout import FolderLayout, read_layout
+from ltnode.data.image_files import ImageFiles, check_files, decoded, files_md5
+from ltnode.data.origin import Origin
+from ltnode.data.parts import Parts, positions_md5, split_parts
+from ltnode.data.streaming import StreamedTensor
+from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Tensor
 
-_Arrays = tuple[Tensor | None, Tensor | None]
-_FORMATS = (*LOCAL_FORMATS, "PPM")
+LARGEST_RESIDENT = 2 << 30
+"""Bytes of decoded images up to which a set is kept in memory; larger ones are read while they are used."""
+_NORMALISED = 500
+"""Number of images on which the normalisation of a set that is read while training is fitted."""
+_CALIBRATION = 0.05
+"""Share of the training images that are held out for calibration where the validation part is given."""
 
 
 def from_folder(
@@ -29,13 +33,18 @@ def from_folder(
     augment: Augmentation | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
+    stream: bool | None = None,
 ) -> Dataset:
     """Create a classification set from images in one folder per class.
 
-    The layout is ``path/CLASS/*``, where ``test_fraction`` of the images is held out for testing, or ``path/train/CLASS/*`` and
-    ``path/test/CLASS/*``. Classes are numbered in alphabetical order. PNG, JPEG, BMP, GIF, WebP, TIFF and PPM files of at most 50
-    megapixels are read; images become grey-scale (one channel) if all of them are, else RGB. Pixels are normalised by mean and
-    std of the training images.
+    The layout is ``path/CLASS/*``, or ``path/train/CLASS/*`` with ``path/val/CLASS/*`` (also called ``valid`` or ``validation``),
+    ``path/test/CLASS/*``, or both beside it. A given validation part is the one that training selects on, and a given test part
+    is the test split; without a test part, ``test_fraction`` of the training images is held out. Classes are numbered in
+    alphabetical order. PNG, JPEG, BMP, GIF, WebP, TIFF and PPM files of at most 50 megapixels are read as in predictions: turned
+    upright, over white, grey-scale (one channel) if all of them are, else RGB. Pixels are normalised by mean and std of the
+    training images.
+
+    The headers of all files are checked first, and every problem is named before anything is trained.
 
     Args:
         path: The folder.
@@ -44,94 +53,89 @@ def from_folder(
         augment: Random crops and flips.
         test_fraction: Share of held-out images if there is no test folder.
         seed: Seed of the choice of held-out images.
+        stream: Decode images each time they are used, instead of once into memory. By default sets of more than 2 GiB of pixels
+            are. Their normalisation is fitted on 500 training images, and their checksum is that of names and sizes of the files.
 
     Raises:
-        DataError: There are no class folders, one is empty, a file is not an image, or sizes differ and ``size`` is None.
+        DataError: The layout is another one, there is a single class, an empty one, or one that only some parts have, files are
+            damaged or not images, or sizes differ and ``size`` is None; one line per problem.
     """
     path = Path(path).expanduser()
     target_size = (size, size) if isinstance(size, int) else size
     if target_size is not None and (len(target_size) != 2 or min(target_size) < 1):
         raise InputError(f"size must be positive, one number or (height, width), not {size}")
-    if not path.is_dir():
-        raise DataError(f"{path} is not a folder; pass a folder that contains one folder of images per class")
-    names, train, test = _read_arrays(path, target_size)
-    data = Dataset.from_arrays(
-        *train,
-        *test,
-        name=path.resolve().name,
-        n_classes=len(names),
-        class_names=tuple(names),
-        augment=augment,
-        test_fraction=test_fraction,
-        seed=seed,
+    layout = read_layout(path)
+    files = tuple(layout.files)
+    source = ImageFiles(files, check_files(path, files, target_size, layout.problems))
+    origin = Origin("folder", path.as_posix(), test_fraction=test_fraction, seed=seed, size=target_size)
+    data = _dataset(layout, _images(source, stream), origin)
+    identity = {"files": files_md5(path, files)}
+    if isinstance(data.test.x, StreamedTensor):
+        identity["test_indices"] = positions_md5(data.test.x.positions)
+    return replace(data, augment=augment, checksums={**data.checksums, **identity})
+
+
+def labelled_images(path: str | Path, shape: tuple[int, int, int], class_names: Sequence[str]) -> Split:
+    """Read the images of a folder for a model that is already trained: all of them, or its test part if it is divided.
+
+    Args:
+        path: The folder, as in `from_folder`; it may lack some of the classes.
+        shape: (C, H, W) to which images are cropped, scaled and converted.
+        class_names: Classes of the model, in the order of its labels.
+
+    Raises:
+        DataError: There is no such folder, or files are damaged or not images; one line per problem.
+        InputError: A class is not one of the model's.
+    """
+    path = Path(path).expanduser()
+    layout = read_layout(path, fewest_classes=1)
+    for name in layout.class_names:
+        if name not in class_names:
+            raise InputError(f"{path / name}: {unknown_name('class', name, class_names)}")
+    part = layout.parts.get("test") or layout.parts["train"]
+    check_files(path, part.files, (shape[1], shape[2]), layout.problems)
+    places = torch.tensor([class_names.index(name) for name in layout.class_names])
+    return Split(_images(ImageFiles(part.files, shape)), places[torch.tensor(part.labels)])
+
+
+def _images(source: ImageFiles, stream: bool | None = None) -> Tensor:
+    """The images in memory, or read while they are used if they are too many or ``stream`` says so."""
+    n_bytes = len(source) * torch.Size(source.shape).numel()
+    streamed = n_bytes > LARGEST_RESIDENT if stream is None else stream
+    return StreamedTensor(source) if streamed else decoded(source)
+
+
+def _dataset(layout: FolderLayout, x: Tensor, origin: Origin) -> Dataset:
+    """Divide the images, which are in the order of the parts, into training and test split."""
+    y = torch.tensor([label for part in layout.parts.values() for label in part.labels], dtype=torch.int64)
+    n_train, n_val = (len(layout.parts[part].files) if part in layout.parts else 0 for part in ("train", "val"))
+    fitting, validation, test = torch.arange(len(y)).split([n_train, n_val, len(y) - n_train - n_val])
+    if not len(test):
+        drawn = split_parts(n_train, origin.test_fraction, 0.0, origin.seed)
+        fitting, test = drawn.fit, drawn.validation
+    train = torch.cat([fitting, validation])
+    parts = None
+    if n_val:
+        origin = replace(origin, calibration_fraction=_CALIBRATION)
+        drawn = split_parts(len(fitting), 0.0, _CALIBRATION, origin.seed)
+        parts = Parts(drawn.fit, torch.arange(len(fitting), len(train)), drawn.calibration)
+    splits = Split(x[train], y[train]), Split(x[test], y[test])
+    return Dataset(
+        name=Path(origin.path).resolve().name,
+        task="classification",
+        train=splits[0],
+        test=splits[1],
+        n_classes=len(layout.class_names),
+        class_names=layout.class_names,
+        normalise=_normalisation(splits[0].x[: len(fitting)]),
+        checksums=checksums(*splits),
+        source="folder",
+        parts=parts,
+        origin=origin,
     )
-    return replace(data, source="folder")
 
 
-def _read_arrays(path: Path, size: tuple[int, int] | None) -> tuple[list[str], _Arrays, _Arrays]:
-    """Class names, training arrays and test arrays, which are None if there is no test folder."""
-    divided = (path / "train").is_dir() and (path / "test").is_dir()
-    names, files, labels = _listing(path / "train" if divided else path)
-    n = len(files)
-    if divided:
-        test_names, test_files, test_labels = _listing(path / "test")
-        if test_names != names:
-            raise DataError(f"{path}: the classes of train ({', '.join(names)}) and test ({', '.join(test_names)}) differ")
-        files, labels = files + test_files, labels + test_labels
-    # Both splits are read together, because all images must have the same size and number of channels.
-    x, y = torch.from_numpy(_read_images(files, size)), torch.tensor(labels, dtype=torch.int64)
-    return names, (x[:n], y[:n]), (x[n:], y[n:]) if divided else (None, None)
-
-
-def _visible(entries: Iterable[Path]) -> list[Path]:
-    return sorted(entry for entry in entries if not entry.name.startswith("."))
-
-
-def _listing(path: Path) -> tuple[list[str], list[Path], list[int]]:
-    """Class names, image files and their labels, all in alphabetical order."""
-    classes = [entry for entry in _visible(path.iterdir()) if entry.is_dir()]
-    if not classes:
-        raise DataError(f"{path} contains no folders; put the images of each class into a folder named after the class")
-    files: list[Path] = []
-    labels: list[int] = []
-    for label, folder in enumerate(classes):
-        members = [entry for entry in _visible(folder.rglob("*")) if entry.is_file()]
-        if not members:
-            raise DataError(f"{folder} contains no images; add some, or remove the folder")
-        files += members
-        labels += [label] * len(members)
-    return [folder.name for folder in classes], files, labels
-
-
-def _read_images(files: list[Path], size: tuple[int, int] | None) -> NDArray[np.uint8]:
-    """Read all images as uint8 (N, C, H, W)."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as error:
-        raise missing_extra("Pillow", "images", "reading image files") from error
-    images: list[NDArray[np.uint8]] = []
-    budget = Budget(LARGEST_FOLDER)
-    for file in files:
-        try:
-            # Other formats start other programs (EPS), or have decoders that nobody needs here.
-            with Image.open(file, formats=_FORMATS) as opened:
-                if opened.size[0] * opened.size[1] > MAX_PIXELS:
-                    raise ValueError(f"it has {opened.size[0]} x {opened.size[1]} pixels; at most {MAX_PIXELS:,} are allowed")
-                picture: Any = ImageOps.exif_transpose(opened)  # rotate as the camera was held
-                picture = picture.convert("L" if picture.mode in ("1", "L", "LA") else "RGB")
-                if size is not None:
-                    picture = ImageOps.fit(picture, (size[1], size[0]), Image.Resampling.BILINEAR)
-                pixels = np.asarray(picture)
-        except Exception as error:  # a decoder can raise any exception for a damaged file
-            kinds = ", ".join(_FORMATS)
-            raise DataError(f"{file} is not an image that can be read ({kinds}): {error}; repair or remove it") from error
-        budget.take(pixels.nbytes, file)
-        if images and pixels.shape[:2] != images[0].shape[:2]:
-            first, this = images[0].shape[:2], pixels.shape[:2]
-            raise DataError(
-                f"{file} is {this[0]} x {this[1]}, but {files[0]} is {first[0]} x {first[1]}; pass size=(height, width)"
-            )
-        images.append(pixels)
-    if any(pixels.ndim == 3 for pixels in images):
-        return np.stack([pixels.transpose(2, 0, 1) if pixels.ndim == 3 else np.stack([pixels] * 3) for pixels in images])
-    return np.stack(images)[:, None]
+def _normalisation(x: Tensor) -> Normalisation:
+    if isinstance(x, StreamedTensor) and len(x) > _NORMALISED:
+        x = x[torch.linspace(0, len(x) - 1, _NORMALISED).long()]
+    return Normalisation.fitted(x)

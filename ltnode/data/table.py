@@ -172,7 +172,10 @@ def _labelled(table: Table, names: Sequence[str], source: Any) -> Table:
     if empty.all():
         raise InputError(f"the target {', '.join(names)} is missing in all {len(empty)} rows of {_name(source)}")
     if empty.any():
-        _LOG.warning("%s: %d of %d rows have no %s and are not used", _name(source), empty.sum(), len(empty), ", ".join(names))
+        _LOG.warning(
+            "%s: %d of %d rows have no %s and are left out; messages count the others",
+            *(_name(source), empty.sum(), len(empty), ", ".join(names)),
+        )
         return {name: values[~empty] for name, values in table.items()}
     return table
 

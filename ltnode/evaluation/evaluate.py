@@ -6,6 +6,7 @@ import logging
 import platform
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from ltnode._version import __version__
 from ltnode.data import Dataset
 from ltnode.data import load as load_data
+from ltnode.data.streaming import part_size
 from ltnode.errors import InputError, unknown_name
 from ltnode.evaluation.options import EvaluationOptions
 from ltnode.evaluation.predict import Predictor
@@ -27,6 +29,8 @@ from ltnode.training import Run
 from ltnode.training.provenance import device_name, source_state
 
 _LOG = logging.getLogger("ltnode")
+_OWN = ("clean", "temperature", "conformal")
+"""Protocols for classifiers of users' own data."""
 
 
 def evaluate(
@@ -70,6 +74,8 @@ def evaluate(
     other = _other_set(ood, dataset) if any(PROTOCOLS[name].other_set for name in names) else None
     larger_batches = chosen.batch_size is None
     chosen = chosen.resolved(trained.preset)
+    if larger_batches and chosen.batch_size is not None and chosen.steps == "stored":  # large images in small batches
+        chosen = replace(chosen, batch_size=part_size(dataset.test.x, chosen.batch_size))
     context = Context(trained, dataset, Predictor(trained.model, dataset.prepare, chosen, larger_batches), chosen, other)
     file = None if out is None else ResultFile(Path(out), _made_with(context), overwrite)
     with evaluating(trained.model):
@@ -77,7 +83,12 @@ def evaluate(
 
 
 def default_protocols(data: Dataset, ood: Dataset | str | None = None) -> tuple[str, ...]:
-    """The paper's protocols that are applicable to a data set; "ood" is among them only if there is another set."""
+    """The paper's protocols that are applicable to a data set; "ood" is among them only if there is another set.
+
+    Classifiers of one's own data are evaluated on the test set as it is, and on what held-out examples can improve.
+    """
+    if data.source in ("folder", "table") and data.task == "classification":
+        return (*_OWN, *(["ood"] if ood is not None else []))
     return tuple(
         name
         for name, protocol in PROTOCOLS.items()

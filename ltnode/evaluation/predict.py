@@ -22,6 +22,7 @@ import torch
 from ltnode.accelerate.joint_batches import predict_batches
 from ltnode.accelerate.plan import unsupported_reason_joint_batches
 from ltnode.counter_rng import hash_counters
+from ltnode.data.streaming import read_ahead
 from ltnode.device import product_precision
 from ltnode.endtime import FixedTime
 from ltnode.errors import InputError
@@ -133,7 +134,7 @@ class Predictor:
         """Network inputs of a raw set, batch by batch; by default in batches of the options' size."""
         size = size or self.options.batch_size
         assert size is not None
-        return (self.inputs(part) for part in torch.split(raw, size))
+        return (self.inputs(part) for part in read_ahead(torch.split(raw, size)))
 
     def seed_of(self, batch: int, draw_seed: int, fresh: bool = False) -> int:
         """Seed of a batch's random numbers; with ``fresh``, every batch has its own even if draws could be shared."""

@@ -15,8 +15,10 @@ from ltnode.errors import CheckpointError, InputError, unknown_name
 from ltnode.export import onnx_format, torch_format
 from ltnode.export.metadata import description
 from ltnode.export.program import DeployedModel, Grid, InputType, exportable_networks
-from ltnode.export.verification import Agreement, ExportError, checked_inputs, compare, drawn_inputs
+from ltnode.export.table_encoding import TableEncoding
+from ltnode.export.verification import Agreement, ExportError, checked_inputs, compare, drawn_inputs, rows_to_compare
 from ltnode.models import Model
+from ltnode.tables import Schema
 from ltnode.trained import TrainedModel
 from ltnode.typing import Tensor
 
@@ -61,6 +63,7 @@ def export_model(
     tolerance: float = 1e-5,
     seed: int = 0,
     opset: int = onnx_format.OPSET,
+    schema: Schema | None = None,
 ) -> Exported:
     """Write a model as one file that maps a batch of any size to predictions with their uncertainty.
 
@@ -70,7 +73,7 @@ def export_model(
 
     Args:
         model: A model with an end-time, or an ensemble of such models. A `TrainedModel` or a run folder also provides ``shape``,
-            ``normalise``, ``class_names`` and ``operating_point``.
+            ``normalise``, ``class_names``, ``operating_point`` and ``schema``.
         path: Path of the file; its folder must exist. An existing file is replaced atomically, and kept if the export fails.
         format: ``"onnx"``, or ``"torch"`` for a torch.export program (.pt2).
         shape: Shape of one input, (D,) or (C, H, W); by default the shape that the model was built for.
@@ -86,6 +89,8 @@ def export_model(
         tolerance: Largest difference from the library in any output, in units of ``max(1, |output|)``.
         seed: Seed of the drawn inputs.
         opset: Version of the ONNX operators.
+        schema: Columns of a table, whose rows are encoded inside the file; see `ltnode.export.table_encoding` for the numbers
+            that the file takes. ``inputs`` are then such numbers in float64.
 
     Returns:
         The path of the file, its size, and its difference from the library.
@@ -107,6 +112,7 @@ def export_model(
         class_names = class_names or trained.class_names or None
         point = trained.operating_point
         operating_point = operating_point or (None if point is None else asdict(point))
+        schema = schema or trained.schema
     exportable_networks(model)  # refuse a model before it is copied
     if format == "onnx":
         onnx_format.require_onnx()
@@ -114,9 +120,14 @@ def export_model(
     shape = _checked_shape(model, shape)
     if normalise is not None and len(normalise.mean) != shape[0]:
         raise InputError(f"normalise has {len(normalise.mean)} entries, but inputs of shape {shape} need {shape[0]}")
-    raw = drawn_inputs(shape, normalise, input_type, seed) if inputs is None else checked_inputs(inputs, shape, input_type)
-    deployed = DeployedModel(model, samples, grid, raw, normalise, input_type)
-    metadata = description(model, deployed, grid, shape, normalise, class_names, operating_point)
+    if schema is not None:
+        input_type = _type_of_rows(input_type)
+        raw = rows_to_compare(schema, seed) if inputs is None else checked_inputs(inputs, (len(schema.columns),), input_type)
+    else:
+        raw = drawn_inputs(shape, normalise, input_type, seed) if inputs is None else checked_inputs(inputs, shape, input_type)
+    encoding = None if schema is None else TableEncoding(schema)
+    deployed = DeployedModel(model, samples, grid, raw, normalise, input_type, encoding)
+    metadata = description(model, deployed, grid, shape, normalise, class_names, operating_point, schema)
     traced = torch_format.traced_program(deployed, raw[:_EXAMPLES])
     if format == "onnx":
         metadata["opset"] = str(opset)
@@ -131,6 +142,12 @@ def export_model(
     except CheckpointError as error:
         raise ExportError(f"could not write {target}: {error.__cause__}") from error
     return Exported(target, format, len(content), agreement, metadata)
+
+
+def _type_of_rows(input_type: InputType) -> InputType:
+    if input_type == "uint8":
+        raise InputError("uint8 is for pixels, but the model takes the rows of a table")
+    return "float64"
 
 
 def _checked_path(path: str | Path) -> Path:

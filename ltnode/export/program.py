@@ -15,6 +15,7 @@ from ltnode.endtime import AmortizedGammaTime, FixedTime
 from ltnode.endtime.distributions import GammaDistribution
 from ltnode.errors import InputError
 from ltnode.export.adaptive import Limits, adaptive_states
+from ltnode.export.table_encoding import TableEncoding
 from ltnode.models import LatentTimeODE, Model, Prediction
 from ltnode.models.ensemble import Ensemble, combined
 from ltnode.models.familiar_model import FamiliarModel, Members, answer
@@ -23,7 +24,7 @@ from ltnode.ode.replay import replay
 from ltnode.ode.tableau import get_tableau
 from ltnode.typing import Float, Num, Tensor
 
-InputType = Literal["float32", "uint8"]
+InputType = Literal["float32", "uint8", "float64"]
 Grid = Literal["stored", "adaptive"] | int
 
 _FINITE = 1e30
@@ -156,20 +157,25 @@ class Preparation(nn.Module):
         normalise: ``(x - mean) / std`` per channel or feature; None leaves the values unchanged.
         input_type: ``"uint8"`` inputs are divided by 255 first.
         axes: Number of axes of an input batch.
+        encoding: Encoding of table rows, which are ``"float64"``; None for other inputs.
     """
 
     mean: Tensor | None
     std: Tensor | None
 
-    def __init__(self, normalise: Normalisation | None, input_type: InputType, axes: int) -> None:
+    def __init__(
+        self, normalise: Normalisation | None, input_type: InputType, axes: int, encoding: TableEncoding | None = None
+    ) -> None:
         super().__init__()
-        self.input_type = input_type
+        self.input_type, self.encoding = input_type, encoding
         columns = (1, -1, *[1] * (axes - 2))
         self.register_buffer("mean", None if normalise is None else torch.tensor(normalise.mean).reshape(columns))
         self.register_buffer("std", None if normalise is None else torch.tensor(normalise.std).reshape(columns))
 
     def forward(self, raw: Tensor) -> Float[Tensor, "B *shape"]:
         """Network inputs of raw inputs."""
+        if self.encoding is not None:
+            raw = self.encoding(raw).float()
         x = raw.to(torch.float32) / 255 if self.input_type == "uint8" else raw
         return x if self.mean is None or self.std is None else (x - self.mean) / self.std
 
@@ -188,6 +194,7 @@ class DeployedModel(nn.Module):
         raw: Raw inputs whose end-times the steps must reach.
         normalise: Normalisation inside the file; None if it takes network inputs.
         input_type: Type of the raw inputs.
+        encoding: Encoding of table rows inside the file; None for other inputs.
     """
 
     noise: Tensor | None
@@ -200,10 +207,11 @@ class DeployedModel(nn.Module):
         raw: Num[Tensor, "B *shape"],
         normalise: Normalisation | None,
         input_type: InputType,
+        encoding: TableEncoding | None = None,
     ) -> None:
         super().__init__()
         self.task = model.task
-        self.prepare = Preparation(normalise, input_type, raw.ndim)
+        self.prepare = Preparation(normalise, input_type, raw.ndim, encoding)
         x = self.prepare(raw)
         networks = exportable_networks(model)
         fixed = all(isinstance(network.end_time, FixedTime) for network in networks)

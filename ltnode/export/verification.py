@@ -11,9 +11,11 @@ from torch.nn import functional
 from ltnode.data import Normalisation
 from ltnode.errors import InputError, LTNodeError
 from ltnode.export.program import DeployedModel, InputType, named_outputs
+from ltnode.export.table_encoding import TableEncoding, check_encoding, column_values, drawn_rows
 from ltnode.models import Model
 from ltnode.models.familiarity import Ranks
 from ltnode.ode import SolverError, odesolve
+from ltnode.tables import Schema
 from ltnode.typing import Float, Tensor
 
 Program = Callable[[Tensor], Mapping[str, Tensor]]
@@ -27,6 +29,10 @@ _NOISIEST = 0.3
 DISTANCE_TOLERANCE = 1e-4
 """Largest difference of the distance, in units of ``max(1, |distance|)``."""
 _RANKED = ("distance", "familiarity")
+_IN_UNITS = ("mean", "std", "noise_std", "member_means")
+"""Outputs of a regression, in the units of its target."""
+_ROUNDED = 0.1
+"""A tolerance of 1e-5 of this share of a value is ten times the rounding of float32."""
 
 
 class ExportError(LTNodeError):
@@ -40,7 +46,8 @@ class Agreement:
     Attributes:
         inputs: Number of inputs that were compared.
         difference: Largest absolute difference of any output from the library on the same steps; for regression in units of
-            ``max(1, |output|)``. On a stored grid the library is ``model.predict`` for every input that passes the error check.
+            ``max(1, |output|)``, with the scale of the targets in place of 1 where the model knows it. On a stored grid the
+            library is ``model.predict`` for every input that passes the error check.
         flagged: Share of the inputs with ``error_ratio >= 1``: their steps miss the tolerance, and ``model.predict`` solves
             them again with finer steps.
         from_predict: Largest difference of the averaged prediction from ``model.predict``, over flagged inputs too.
@@ -106,9 +113,20 @@ def drawn_inputs(
     return x if normalise is not None else (x - 0.5) / 0.25
 
 
+def rows_to_compare(schema: Schema, seed: int) -> Float[Tensor, "N K"]:
+    """Draw rows of a table, and check that their encoding inside the file is that of the library.
+
+    Returns:
+        The numbers of their columns, as the file takes them.
+    """
+    rows = drawn_rows(schema, N_INPUTS, seed)
+    check_encoding(TableEncoding(schema), schema, rows)
+    return torch.from_numpy(column_values(schema, rows))
+
+
 def checked_inputs(inputs: Tensor, shape: tuple[int, ...], input_type: InputType) -> Tensor:
     """Check the shape and the dtype of the user's inputs to verify with."""
-    dtype = torch.uint8 if input_type == "uint8" else torch.float32
+    dtype = {"uint8": torch.uint8, "float32": torch.float32, "float64": torch.float64}[input_type]
     if tuple(inputs.shape[1:]) != shape or len(inputs) < 2:
         sizes = ", ".join(map(str, shape))
         raise InputError(f"inputs to compare on must have shape (N, {sizes}) with N >= 2, not {tuple(inputs.shape)}")
@@ -159,6 +177,7 @@ def compare(program: Program, deployed: DeployedModel, model: Model, raw: Tensor
     """
     samples = sum(plan.samples for _, plan in deployed.plans())
     average = "probs" if deployed.task == "classification" else "mean"
+    unit = _unit(model)
     difference = from_predict = distance = ranks = 0.0
     flagged = 0
     for batch in _batches(raw):
@@ -171,15 +190,16 @@ def compare(program: Program, deployed: DeployedModel, model: Model, raw: Tensor
         full = named_outputs(model.predict(x, samples))[average]
         passes = ratio < 1.0
         flagged += int((~passes).sum())
-        plain = [_largest(got[name], value) for name, value in expected.items() if name not in _RANKED]
+        units = {name: unit if name in _IN_UNITS else 1.0 for name in expected if name not in _RANKED}
+        plain = [_largest(got[name], expected[name], size) for name, size in units.items()]
         difference = max(difference, *plain)
         if "distance" in expected:
             distance = max(distance, _largest(got["distance"], expected["distance"]))
         if "familiarity" in expected:
             ranks = max(ranks, _beyond_ranks(got["familiarity"], expected["distance"], deployed.ranks))
-        from_predict = max(from_predict, _largest(got[average], full))
+        from_predict = max(from_predict, _largest(got[average], full, unit))
         if stored and bool(passes.any()):
-            difference = max(difference, _largest(got[average][passes], full[passes]))
+            difference = max(difference, _largest(got[average][passes], full[passes], unit))
     return Agreement(len(raw), difference, flagged / len(raw), from_predict, distance, ranks)
 
 
@@ -199,9 +219,15 @@ def _beyond_ranks(got: Float[Tensor, " B"], distance: Float[Tensor, " B"], ranks
     return float(torch.maximum(low - got, got - high).clamp_min(0.0).nan_to_num(nan=float("inf")).max())
 
 
-def _largest(got: Tensor, expected: Tensor) -> float:
-    """Largest difference, relative to the value if that is above 1; infinite for NaN."""
+def _unit(model: Model) -> float:
+    """The scale of the targets of a regression, if the model knows it, else 1; float32 rounds values near a large mean."""
+    scale = None if model.spec is None else model.spec["input"].get("target")
+    return 1.0 if scale is None else scale[1] + _ROUNDED * abs(scale[0])
+
+
+def _largest(got: Tensor, expected: Tensor, unit: float = 1.0) -> float:
+    """Largest difference, relative to the value if that is above the unit; infinite for NaN."""
     if got.shape != expected.shape:
         raise ExportError(f"an output of the file has shape {tuple(got.shape)}, but that of the library {tuple(expected.shape)}")
-    distance = (got - expected).abs() / expected.abs().clamp_min(1.0)
+    distance = (got - expected).abs() / expected.abs().clamp_min(unit)
     return float(distance.nan_to_num(nan=float("inf")).max()) if distance.numel() else 0.0

@@ -1,1 +1,1 @@
-"""Untrusted image files: ``decode`` turns one into pixels, ``worker`` does so in a process that can be ended at any time."""
+"""Untrusted image files: ``decode`` makes pixels of one, ``header`` looks at one, ``worker`` is a process that can be ended."""

@@ -19,8 +19,8 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 LOCAL_FORMATS = (*FORMATS, "TIFF")
 """Formats for local files: TIFF is a large family with a large decoder, so it is not tried for uploads."""
 MAX_PIXELS = 50_000_000
-_ORIENTATION = 0x0112
-_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
+ORIENTATION = 0x0112
+GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 _WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 
 Decoded = tuple[NDArray[np.uint8], tuple[str, ...]]
@@ -39,9 +39,9 @@ def decode(data: bytes, shape: tuple[int, int, int], max_pixels: int, formats: t
     """
     if not data:
         raise UnusableImage("the file is empty")
-    _check_webp_size(data, max_pixels)
-    with _opened(data, max_pixels, formats) as picture:
-        _check_size(picture.size, max_pixels)
+    check_webp_size(data, max_pixels)
+    with opened(io.BytesIO(data), max_pixels, formats) as picture:
+        check_size(picture.size, max_pixels)
         try:
             return _converted(picture, shape, max_pixels)
         except UnusableImage:
@@ -52,18 +52,18 @@ def decode(data: bytes, shape: tuple[int, int, int], max_pixels: int, formats: t
 
 def pixel_count(data: bytes, max_pixels: int, formats: tuple[str, ...] = FORMATS) -> int:
     """Number of pixels that the header declares; see `decode` for what is refused."""
-    _check_webp_size(data, max_pixels)
-    with _opened(data, max_pixels, formats) as picture:
-        _check_size(picture.size, max_pixels)
+    check_webp_size(data, max_pixels)
+    with opened(io.BytesIO(data), max_pixels, formats) as picture:
+        check_size(picture.size, max_pixels)
         return int(picture.size[0] * picture.size[1])
 
 
-def _opened(data: bytes, max_pixels: int, formats: tuple[str, ...]) -> Any:
+def opened(file: io.BufferedReader | io.BytesIO, max_pixels: int, formats: tuple[str, ...]) -> Any:
     """The image with its header parsed and its pixels not decoded yet."""
     from PIL import Image, UnidentifiedImageError
 
     try:
-        return Image.open(io.BytesIO(data), formats=formats)
+        return Image.open(file, formats=formats)
     except UnidentifiedImageError:
         raise UnusableImage(
             f"this is not an image in one of the formats {', '.join(formats)}, or its header is damaged"
@@ -79,7 +79,7 @@ def _converted(picture: Any, shape: tuple[int, ...], max_pixels: int) -> Decoded
     animated = bool(getattr(picture, "is_animated", False))  # ask before loading: it seeks to the next frame and back
     deep = any(";16" in str(tile[-1]) for tile in picture.tile) or picture.mode.startswith("I;16")
     picture.load()
-    _check_size(picture.size, max_pixels)  # the frames of an animation may be larger than its header says
+    check_size(picture.size, max_pixels)  # the frames of an animation may be larger than its header says
     if animated:
         notes.append("animation: only the first frame is used")
     plain = _eight_bits(_upright(picture, notes), deep, notes)
@@ -95,7 +95,7 @@ def _upright(picture: Any, notes: list[str]) -> Any:
     from PIL import ImageOps
 
     try:
-        orientation = picture.getexif().get(_ORIENTATION, 1)
+        orientation = picture.getexif().get(ORIENTATION, 1)
         if orientation not in range(2, 9):
             return picture
         picture = ImageOps.exif_transpose(picture)
@@ -124,7 +124,7 @@ def _eight_bits(picture: Any, deep: bool, notes: list[str]) -> Any:
         notes.append("palette -> RGB")
     elif picture.mode not in ("1", "L", "RGB", *_WITH_ALPHA):
         notes.append(f"{picture.mode} -> RGB")
-    grey = picture.mode in _GREY
+    grey = picture.mode in GREY_MODES
     if transparent:
         layer = _in_mode(picture, "RGBA")
         if layer.getextrema()[3][0] < 255:
@@ -162,7 +162,8 @@ def _resized(picture: Any, size: tuple[int, int], notes: list[str]) -> Any:
     return ImageOps.fit(picture, size, Image.Resampling.BILINEAR)
 
 
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
+def check_size(size: tuple[int, int], max_pixels: int) -> None:
+    """Refuse an image without pixels, or with too many."""
     width, height = size
     if width < 1 or height < 1:
         raise UnusableImage(f"the image has no pixels: its size is {width}x{height}")
@@ -174,7 +175,7 @@ def _too_large(number: str, max_pixels: int) -> str:
     return f"the image has {number} pixels; at most {max_pixels:,} are allowed: scale it down first"
 
 
-def _check_webp_size(data: bytes, max_pixels: int) -> None:
+def check_webp_size(data: bytes, max_pixels: int) -> None:
     """Read the size of a WebP file from its first chunk, since Pillow allocates the whole canvas before it reports it."""
     if data[:4] != b"RIFF" or data[8:12] != b"WEBP" or len(data) < 30:
         return
@@ -188,7 +189,7 @@ def _check_webp_size(data: bytes, max_pixels: int) -> None:
             width, height = (int.from_bytes(data[at : at + 2], "little") & 0x3FFF for at in (26, 28))
         case _:
             return
-    _check_size((width, height), max_pixels)
+    check_size((width, height), max_pixels)
 
 
 def _reason(error: Exception) -> str:

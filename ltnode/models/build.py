@@ -12,6 +12,7 @@ from ltnode.endtime import EndTime
 from ltnode.errors import InputError, unknown_name
 from ltnode.models.contract import Model
 from ltnode.models.input_spec import InputSpec, input_spec
+from ltnode.models.networks import default_stem
 from ltnode.models.presets import PRESETS, Preset
 from ltnode.models.registry import MODELS
 
@@ -28,9 +29,10 @@ def build(
         preset: ``"default"``: recommended for users (posterior truncated to the window, normalised weights, no BatchNorm);
             ``"paper"``: the published experiment (density weights, no truncation, adaptive steps, random draws).
         seed: Seed of the initial weights; None draws them from the global generator of torch.
-        **options: ``width``, ``augment``, ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``,
-            ``end_time`` (a distribution, or a mapping of changes such as ``{"prior": (1.0, 0.01)}``), ``noise`` of a
-            regression (``"constant"``, or ``"varying"`` with the input); for the models that
+        **options: ``width``, ``augment``, ``stem`` (``"paper"`` or ``"deep"``, the default for images of more than 64 pixels),
+            ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``, ``end_time`` (a distribution, or a mapping
+            of changes such as ``{"prior": (1.0, 0.01)}``), ``noise`` of a regression (``"constant"``, or ``"varying"`` with the
+            input); for the models that
             have them ``sde``, ``gp``, ``rate``; for an ensemble ``members`` (5) and ``of``, the model that it consists of
             (``node``).
     """
@@ -47,17 +49,21 @@ def build(
         if seed is not None:
             torch.manual_seed(seed)
         built = MODELS[model](model, spec, preset, **options)
+    if default_stem(spec, preset) != "paper" and options.get("parts") is None:
+        options.setdefault("stem", default_stem(spec, preset))
     built.spec = _describe(model, spec, preset, options)
     return built
 
 
 def build_from_spec(description: Mapping[str, Any]) -> Model:
     """Build the model of a saved description, `Model.spec`."""
-    given = description["input"]
+    given, options = description["input"], dict(description["options"])
     target = given.get("target")
     scale = None if target is None else tuple(target)
     spec = InputSpec(tuple(given["shape"]), given["task"], given["n_classes"], given.get("n_targets", 1), scale)
-    return build(description["model"], spec, description["preset"], **description["options"])
+    if default_stem(spec, description["preset"]) != "paper":
+        options.setdefault("stem", "paper")  # models that were saved before there was another one
+    return build(description["model"], spec, description["preset"], **options)
 
 
 def _describe(model: str, spec: InputSpec, preset: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ltnode.data.streaming import StreamedTensor
 from ltnode.errors import InputError, LTNodeError, unknown_name
 from ltnode.models import execution
 from ltnode.models.prediction import Prediction
@@ -201,13 +202,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def check_input(x: Inputs) -> None:
-    """Check that inputs are a finite floating-point batch; values are read on the CPU only."""
+    """Check that inputs are a finite floating-point batch; values are looked at on the CPU only, and not if they must be read."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
         got = f"{type(x).__name__} of {x.dtype}" if isinstance(x, torch.Tensor | np.ndarray) else type(x).__name__
         raise InputError(f"x must be a floating-point tensor or array (normalise uint8 images first), not {got}")
     if x.ndim < 2 or x.shape[0] == 0:
         raise InputError(f"x must be a batch of shape (B, ...) with B >= 1 and at least one feature axis, not {tuple(x.shape)}")
-    if _readable(x) and not bool(torch.isfinite(x).all()):
+    if _readable(x) and not isinstance(x, StreamedTensor) and not bool(torch.isfinite(x).all()):
         raise InputError(f"x holds {_count_non_finite(x)}; clean or impute the data first")
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from ltnode.data.streaming import in_parts
 from ltnode.errors import InputError
 from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, evaluating
 from ltnode.models.familiarity import Ranks
@@ -153,22 +155,27 @@ class FamiliarModel(Model):
         """
         self.ranks.fit(self.distance(x))
 
-    def attribute_distance(self, x: Inputs) -> Float[Tensor, "B *parts"]:
+    def attribute_distance(self, x: Inputs, groups: Sequence[int] | None = None) -> Float[Tensor, "B *parts"]:
         """Return by how much the distance falls if a part of the input is replaced by its mean over the training inputs.
 
+        Args:
+            x: Network inputs.
+            groups: Number of the group of every feature of vectors, from 0 on; the features of a group, such as those of one
+                column of a table, are replaced together. None makes every feature a group of its own.
+
         Returns:
-            (B, D) for the columns of vectors; (B, 8, 8) for the cells of images, which have fewer where images are smaller.
+            (B, groups) for vectors; (B, 8, 8) for the cells of images, which have fewer where images are smaller.
         """
         self._require_familiarity()
         x = self.as_inputs(x)
         before = self.distance(x)
-        falls = [before - self.distance(torch.where(mask, self.input_mean.to(x), x)) for mask in _parts(x)]
+        falls = [before - self.distance(torch.where(mask, self.input_mean.to(x), x)) for mask in _parts(x, groups)]
         stacked = torch.stack(falls, dim=1)
         return stacked if x.ndim == 2 else stacked.unflatten(1, (-1, len(_edges(x.shape[3])) - 1))
 
-    def chunks(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Split inputs into batches whose predictions need little memory."""
-        return x.split(_CHUNKS.get(x.device.type, _CHUNKS["cpu"]))
+    def chunks(self, x: Tensor) -> Iterator[Tensor]:
+        """Split inputs into batches whose predictions need little memory, and read those that are not in memory."""
+        return in_parts(x, _CHUNKS.get(x.device.type, _CHUNKS["cpu"]))
 
     def _require_familiarity(self) -> None:
         if not self.has_familiarity:
@@ -196,8 +203,11 @@ def _known(distance: Tensor | None) -> Tensor:
     return distance
 
 
-def _parts(x: Tensor) -> list[Tensor]:
-    """Masks of the columns of vectors, or of the cells of images."""
+def _parts(x: Tensor, groups: Sequence[int] | None) -> list[Tensor]:
+    """Masks of the groups of features of vectors, or of the cells of images."""
+    if x.ndim == 2 and groups is not None:
+        of_feature = torch.tensor(groups, device=x.device)
+        return [of_feature == group for group in range(max(groups) + 1)]
     if x.ndim == 2:
         return list(torch.eye(x.shape[1], dtype=torch.bool, device=x.device))
     masks = []

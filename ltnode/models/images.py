@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -10,6 +13,10 @@ from ltnode.models import execution
 from ltnode.typing import Float, Tensor
 
 _GROUPS = 32
+_STATE_SIDE = 8
+"""Largest height and width of the state after a deep stem; that of the paper's stem has 6 or 7."""
+_FIRST_WIDTH = 16
+"""Channels of the first convolution of a deep stem."""
 
 
 def norm(width: int) -> nn.GroupNorm:
@@ -74,6 +81,25 @@ def down_sampling(channels: int, width: int = 64) -> nn.Sequential:
     )
 
 
+def deep_down_sampling(channels: int, width: int, side: int) -> nn.Sequential:
+    """Return a deeper down-sampling block for photos: it halves height and width until the larger is at most 8.
+
+    Convolutions with stride 2 have few channels where images are still large: at 224 pixels 16, 32, and then ``width``. As in
+    `down_sampling`, there is no normalisation after the last convolution.
+
+    Args:
+        channels: Channels of the images.
+        width: Channels of the initial state.
+        side: Larger side of the images in pixels.
+    """
+    halvings = max(1, math.ceil(math.log2(side / _STATE_SIDE)))
+    widths = [channels, *(min(width, _FIRST_WIDTH << level) for level in range(halvings - 1)), width]
+    layers: list[nn.Module] = []
+    for inner, outer in itertools.pairwise(widths):
+        layers += [nn.Conv2d(inner, outer, 3, stride=2, padding=1), norm(outer), nn.ReLU()]
+    return nn.Sequential(*layers[:-2])
+
+
 def pooled(width: int = 64) -> nn.Sequential:
     """Return GN, ReLU and the mean over all positions: (B, width, H, W) to (B, width)."""
     return nn.Sequential(norm(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -84,9 +110,9 @@ def classifier(n_classes: int = 10, width: int = 64) -> nn.Sequential:
     return nn.Sequential(*pooled(width), nn.Linear(width, n_classes))
 
 
-def encoder(channels: int, width: int = 64) -> nn.Sequential:
-    """Return the inference network on normalised images: a separate down-sampling block and a linear layer to 2 numbers."""
-    return nn.Sequential(*down_sampling(channels, width), *pooled(width), nn.Linear(width, 2))
+def encoder(channels: int, width: int = 64, stem: nn.Sequential | None = None) -> nn.Sequential:
+    """Return the inference network on normalised images: a down-sampling block of its own and a linear layer to 2 numbers."""
+    return nn.Sequential(*(down_sampling(channels, width) if stem is None else stem), *pooled(width), nn.Linear(width, 2))
 
 
 def init_paper_(module: nn.Module) -> nn.Module:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
 from ltnode.errors import InputError
 from ltnode.models import images, vectors
 from ltnode.models.input_spec import InputSpec
+
+Stem = Literal["paper", "deep"]
+"""Down-sampling of images: that of the paper, which divides height and width by 4, or one that ends at 8 x 8 or less."""
+_LARGEST_PAPER_STEM = 64
+"""Larger side in pixels up to which users' images get the paper's stem; the solve of larger states is too slow."""
+
+
+def default_stem(spec: InputSpec, preset: str) -> Stem:
+    """Return the stem that images of this size have if none is chosen."""
+    large = spec.is_image and max(spec.shape[1:]) > _LARGEST_PAPER_STEM
+    return "deep" if large and preset == "default" else "paper"
 
 
 @dataclass(frozen=True)
@@ -62,14 +74,25 @@ def paper_vector_parts(spec: InputSpec, amortized: bool) -> Parts:
     return Parts(vectors.paper_stem(), vectors.paper_field(), nn.Linear(50, 1), encoder).initialise(vectors.init_paper_)
 
 
-def image_parts(spec: InputSpec, width: int, amortized: bool, augment: int, outputs: int | None = None) -> Parts:
-    """Return the paper's networks for images; ``outputs`` is the width of the head, by default that of the specification."""
+def image_parts(
+    spec: InputSpec, width: int, amortized: bool, augment: int, outputs: int | None = None, stem: Stem = "paper"
+) -> Parts:
+    """Return the paper's networks for images, with its stem or with a deeper one for photos.
+
+    ``outputs`` is the width of the head, by default that of the specification.
+    """
     channels, rows, columns = spec.shape
     if min(rows, columns) < 8:
         raise InputError(f"images must be at least 8x8 for the down-sampling block, not {rows}x{columns}")
+
+    def down_sampling() -> nn.Sequential:
+        if stem == "deep":
+            return images.deep_down_sampling(channels, width, max(rows, columns))
+        return images.down_sampling(channels, width)
+
     return Parts(
-        images.down_sampling(channels, width),
+        down_sampling(),
         images.ConvField(width + augment),
         images.classifier(outputs or spec.n_outputs, width + augment),
-        images.encoder(channels, width) if amortized else None,
+        images.encoder(channels, width, down_sampling()) if amortized else None,
     ).initialise(images.init_paper_)

@@ -127,7 +127,8 @@ class Prediction:
         """Standard deviation over the members (population form) and of widening, without the observation noise."""
         self._require("regression", "std")
         spread = self.member_means.std(dim=0, correction=0)
-        return spread if self.widened_std is None else torch.hypot(spread, self.widened_std)
+        # Not torch.hypot, which ONNX does not have.
+        return spread if self.widened_std is None else (spread.square() + self.widened_std.square()).sqrt()
 
     @property
     def noise_std(self) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from torch import nn
 
@@ -17,7 +17,7 @@ from ltnode.models.ensemble import Ensemble
 from ltnode.models.input_spec import InputSpec
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.mc_dropout import DropoutODE
-from ltnode.models.networks import Parts, image_parts, paper_vector_parts, vector_parts
+from ltnode.models.networks import Parts, Stem, default_stem, image_parts, paper_vector_parts, vector_parts
 from ltnode.models.node_gp import GPOptions, NodeGP
 from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.presets import Preset, preset_end_time, preset_objective
@@ -39,6 +39,7 @@ def _build_latent_time(
     *,
     width: int | None = None,
     augment: int = 0,
+    stem: Stem | None = None,
     parts: Parts | None = None,
     end_time: EndTime | Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
@@ -48,7 +49,7 @@ def _build_latent_time(
     likelihood = _likelihood(name, spec, preset, noise)
     outputs = None if likelihood is None else likelihood.targets * likelihood.outputs_per_target
     if parts is None:
-        parts = _default_parts(spec, preset, width, name == "alt-node", augment, outputs)
+        parts = _default_parts(spec, preset, width, name == "alt-node", augment, outputs, stem)
         if noise == "varying" and isinstance(parts.head, nn.Linear):
             # Training starts with the same noise for all inputs.
             nn.init.zeros_(parts.head.weight[spec.n_targets :].detach())
@@ -92,11 +93,13 @@ def _check_one_target(name: str, spec: InputSpec) -> None:
 
 
 def _default_parts(
-    spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int, outputs: int | None
+    spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int, outputs: int | None, stem: Stem | None
 ) -> Parts:
     width = width if width is None else checked_count("width", width)
+    if stem is not None and (stem not in get_args(Stem) or not spec.is_image):
+        raise InputError(f"stem must be one of {', '.join(get_args(Stem))}, and is for images, not {stem!r}")
     if spec.is_image:
-        return image_parts(spec, width or 64, amortized, augment, outputs)
+        return image_parts(spec, width or 64, amortized, augment, outputs, stem or default_stem(spec, preset))
     if preset == "default":
         return vector_parts(spec, width or 32, amortized, augment, outputs)
     if width is not None or augment:
@@ -128,6 +131,7 @@ def _build_ensemble(
     members: int = 5,
     width: int | None = None,
     augment: int = 0,
+    stem: Stem | None = None,
     end_time: Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
@@ -144,6 +148,7 @@ def _build_ensemble(
     options: dict[str, Any] = {
         "width": width,
         "augment": augment,
+        "stem": stem,
         "end_time": end_time,
         "objective": objective,
         "solver": solver,
@@ -160,11 +165,13 @@ def _build_dropout(
     rate: float = 0.1,
     width: int | None = None,
     augment: int = 0,
+    stem: Stem | None = None,
     parts: Parts | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> DropoutODE:
     _check_one_target(name, spec)
-    return DropoutODE(_build_latent_time("node", spec, preset, width=width, augment=augment, parts=parts, solver=solver), rate)
+    node = _build_latent_time("node", spec, preset, width=width, augment=augment, stem=stem, parts=parts, solver=solver)
+    return DropoutODE(node, rate)
 
 
 def _build_sde_net(
@@ -173,11 +180,12 @@ def _build_sde_net(
     preset: Preset,
     *,
     width: int | None = None,
+    stem: Stem | None = None,
     parts: Parts | None = None,
     sde: SDEOptions | Mapping[str, Any] | None = None,
 ) -> SDENet:
     _check_one_target(name, spec)
-    node = _build_latent_time("node", spec, preset, width=width, parts=parts)
+    node = _build_latent_time("node", spec, preset, width=width, stem=stem, parts=parts)
     diffusion = None if parts is None else parts.diffusion
     if diffusion is None and parts is not None:
         raise InputError("an SDE-Net needs a diffusion network: pass parts with one that maps h(0) to a logit (B, 1)")
@@ -201,25 +209,26 @@ def _build_node_gp(
     preset: Preset,
     *,
     width: int | None = None,
+    stem: Stem | None = None,
     gp: GPOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> NodeGP:
     _check_one_target(name, spec)
-    node = _build_latent_time("node", spec, preset, width=width, solver=solver)
-    stem, field = node.stem, node.field
+    node = _build_latent_time("node", spec, preset, width=width, stem=stem, solver=solver)
+    first, field = node.stem, node.field
     head: nn.Module = nn.Identity()
     if spec.is_image:
         features = width or 64
         head = images.pooled(features)
     elif preset == "paper":
         features = 50
-        stem = vectors.init_paper_(vectors.linear_norm_relu([1, 50]))
+        first = vectors.init_paper_(vectors.linear_norm_relu([1, 50]))
         field = vectors.init_paper_(vectors.TimeConcat(vectors.linear_norm_relu([51, 100, 50])))
     else:
         features = width or 32
     options = _override(GPOptions(), gp)
     units = spec.target or (0.0, 1.0)
-    return NodeGP(stem, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver, units=units)
+    return NodeGP(first, field, head, features, spec.n_outputs, spec.task, gp=options, solver=node.solver, units=units)
 
 
 Builder = Callable[..., Model]

@@ -188,10 +188,11 @@ def _average_panel(axes: Axes, theme: Theme, made: Schematic) -> None:
     panel_title(axes, "Average", f"truth: {made.label}" if made.classes else made.label)
 
 
-def schematic_caption(made: Schematic) -> str:
-    """Caption of Figure 1."""
+def schematic_caption(made: Schematic, *, numbered: bool = True) -> str:
+    """Caption of Figure 1, with or without the number that it has for the data sets of the paper."""
+    drawn = "Figure 1, drawn" if numbered else "Drawn"
     return (
-        f"Figure 1, drawn from a trained {model_title(made.model)}: one solve gives the trajectory h(t) of a test input (left, "
+        f"{drawn} from a trained {model_title(made.model)}: one solve gives the trajectory h(t) of a test input (left, "
         f"projected). Each of {len(made.sampled.t)} end-times from q(T) (top) gives a prediction (bottom), and their average is "
         "the final prediction (right; strokes mark the single predictions)."
     )

@@ -94,7 +94,7 @@ def figure_reliability(theme: Theme, rows: Rows, data: str) -> Figure:
     """Reliability diagram of every model: accuracy against confidence in ten bins, with the share of predictions in each."""
     variants = _variants(rows, "clean", data)
     size = (3 * _PANEL[0], _PANEL[1] * -(-len(variants) // 3) + 0.1)
-    figure, panels = outer_labelled_panels(len(variants), 3, size, "confidence", "accuracy")
+    figure, panels = outer_labelled_panels(len(variants), min(3, len(variants)), size, "confidence", "accuracy")
     for axes, variant in zip(panels, variants, strict=True):
         _reliability_panel(axes, theme, rows, data, variant)
     return figure
@@ -215,6 +215,7 @@ def _reliability_panel(axes: Axes, theme: Theme, rows: Rows, data: str, variant:
     axes.bar(count.x + width / 2, count.mean / count.mean.sum(), width=0.9 * width, color=theme.shade, lw=0)
     axes.plot([0, 1], [0, 1], color=theme.faint, lw=1, ls=(0, (4, 3)))
     look: dict[str, Any] = {"color": theme.of_model(variant.model), "marker": variant.marker, "ms": 4.5, "lw": 1.4, "capsize": 2}
+    look["clip_on"] = False  # a marker at a confidence of 1 stays whole
     axes.errorbar(confidence.mean, accuracy.mean, yerr=accuracy.std, **look)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)

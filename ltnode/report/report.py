@@ -18,6 +18,7 @@ from ltnode.report.sections_models import Inputs, mechanism, posteriors
 from ltnode.report.table import MISSING, Table
 from ltnode.report.writer import ReportWriter
 from ltnode.training import Run
+from ltnode.training.convergence import not_converged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +106,8 @@ def build_report(
     """
     if not isinstance(published, Published):
         published = Published({} if published is None else read_values(published))
-    reported, inputs = read_runs(runs), Inputs(datasets or {})
+    reported = read_runs(runs)
+    inputs = Inputs(datasets or {}, {run.data: run.path for run in reported})
     rows = Rows(row for run in reported for row in run.rows)
     count = f"{len(reported)} trained model{'s' if len(reported) > 1 else ''}"
     page = Page(title, f"{tables.model_names(rows)}: {count}, evaluated and compared.")
@@ -128,6 +130,10 @@ def _overview(writer: ReportWriter, runs: Sequence[ReportedRun]) -> None:
         lines.append((data_title(data), variant.title, seeds or MISSING, ", ".join(protocols)))
     writer.heading("What was evaluated")
     writer.table(Table("", "", ("Data", "Model", "Seeds", "Protocols"), tuple(lines), words=(0, 1, 2, 3)))
+    for run in runs:
+        if (problem := not_converged(run.history)) is not None:
+            seed = "" if run.seed is None else f", seed {run.seed}"
+            writer.page.note(f"{data_title(run.data)}, {run.variant.title}{seed}: {problem}.", good=False)
 
 
 def _quality(writer: ReportWriter, rows: Rows, published: Published) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from ltnode.data import Dataset
 from ltnode.data import load as load_data
-from ltnode.errors import DataError, InputError
+from ltnode.data import names as data_names
+from ltnode.errors import CheckpointError, DataError, InputError
 from ltnode.models import LatentTimeODE, Model
 from ltnode.report import figures_models, tables
 from ltnode.report.aggregate import Rows
@@ -18,6 +20,8 @@ from ltnode.report.naming import Variant, data_in_order, data_title, in_order
 from ltnode.report.posteriors import learnt_time, posterior_of, prior_of
 from ltnode.report.runs import ReportedRun
 from ltnode.report.writer import ReportWriter
+from ltnode.trained import TrainedModel
+from ltnode.training.run_config import CONFIG
 
 _LOG = logging.getLogger("ltnode")
 _POSTERIOR_INPUTS = 512
@@ -35,10 +39,11 @@ class Inputs:
 
     Args:
         datasets: Data sets by name that need not be loaded.
+        runs: A run folder for every data set, which knows where data of the user are.
     """
 
-    def __init__(self, datasets: Mapping[str, Dataset]) -> None:
-        self._datasets = dict(datasets)
+    def __init__(self, datasets: Mapping[str, Dataset], runs: Mapping[str, Path]) -> None:
+        self._datasets, self._runs = dict(datasets), runs
         self.left_out: dict[str, str] = {}
         """Names of data sets that could not be loaded, with the reason."""
 
@@ -46,8 +51,9 @@ class Inputs:
         """Return a data set; None if it cannot be loaded."""
         if name not in self._datasets and name not in self.left_out:
             try:
-                self._datasets[name] = load_data(name)
-            except (DataError, InputError) as error:
+                own = name not in data_names() and (self._runs[name] / CONFIG).exists()
+                self._datasets[name] = TrainedModel.open(self._runs[name]).dataset() if own else load_data(name)
+            except (CheckpointError, DataError, InputError) as error:
                 _LOG.warning("figures that need inputs of %s are left out: %s", name, error)
                 self.left_out[name] = str(error)
         return self._datasets.get(name)
@@ -86,7 +92,7 @@ def _schematic(writer: ReportWriter, run: ReportedRun, inputs: Inputs) -> bool:
         *("figure-1", run.data, variant.model, variant.preset, variant.detail),
         draw=partial(figure_1_schematic, made=made),
         alt=f"Trajectory, end-times and predictions of one test input of {data_title(run.data)}.",
-        caption=schematic_caption(made),
+        caption=schematic_caption(made, numbered=run.data in data_names()),
     )
     return True
 
@@ -111,7 +117,7 @@ def _densities(writer: ReportWriter, runs: Sequence[ReportedRun], data: str, inp
         if prior is not None and posterior is not None:
             by_prior.setdefault(prior, []).append(posterior)
     for prior, found in sorted(by_prior.items()):
-        number, title = _FIGURE_OF_PRIOR.get(prior), data_title(data)
+        number, title = _FIGURE_OF_PRIOR.get(prior) if data in data_names() else None, data_title(data)
         writer.figure(
             *(f"posterior-{prior[0]:g}-{prior[1]:g}" if number is None else f"figure-{number}", data),
             draw=partial(posterior_figure, posteriors=found, width=figures_models.PAGE_WIDTH),

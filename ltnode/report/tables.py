@@ -163,9 +163,9 @@ def model_names(rows: Rows) -> str:
 
 
 def _table(name: str, title: str, header: tuple[str, ...], lines: Sequence[tuple[str, ...]], note: str = "") -> Table:
-    """Make a table without empty columns of the paper; if no such column is left, the others are not called "ours"."""
+    """Make a table without empty columns; if no column of the paper is left, the others are not called "ours"."""
     is_paper = [column.endswith(", paper") for column in header]
-    kept = [c for c in range(len(header)) if not is_paper[c] or any(line[c] != MISSING for line in lines)]
+    kept = [c for c in range(len(header)) if any(line[c] != MISSING for line in lines)]
     has_paper = any(is_paper[c] for c in kept)
     names = tuple(header[c] if has_paper else header[c].removesuffix(", ours") for c in kept)
     return Table(name, title, names, tuple(tuple(line[c] for c in kept) for line in lines), note=note)

@@ -67,13 +67,25 @@ class FamiliarityInfo(Answer):
     problem: str | None = Field(description="Why no input can be called unfamiliar; null if inputs can be.")
 
 
+class ColumnInfo(Answer):
+    """A column of a table that a model takes."""
+
+    name: str
+    kind: Literal["number", "category", "boolean", "date"]
+    typical: float | str | bool | None = Field(description="Median of the training rows, or the most frequent category.")
+    low: float | str | None = Field(description="Smallest number or first date of the training rows.")
+    high: float | str | None
+    categories: list[str] = Field(description="Categories that training knew, the most frequent first.")
+    missing: bool = Field(description="Whether cells were missing in training.")
+
+
 class ModelInfo(Answer):
     """A model that the server predicts with."""
 
     name: str
     title: str = Field(description="Name for people, such as LT-NODE, CIFAR10.")
     task: Literal["classification", "regression"]
-    kind: Literal["image", "vector"]
+    kind: Literal["image", "vector", "table"]
     shape: tuple[int, ...]
     classes: tuple[str, ...]
     data: str | None
@@ -82,6 +94,8 @@ class ModelInfo(Answer):
     operating_point: dict[str, Any] | None
     familiarity: FamiliarityInfo | None = Field(description="Null if predictions have no distance.")
     samples: list[SampleInfo]
+    columns: list[ColumnInfo] | None = Field(None, description="Columns of a model of tables; null for other models.")
+    target: str | None = Field(None, description="Column that a model of tables predicts; null for other models.")
 
 
 class ModelsAnswer(Answer):
@@ -203,3 +217,17 @@ class CurveAnswer(Answer):
     noise_std: float
     members: list[list[float]]
     points: Points | None = Field(description="Training points, if the data set is generated.")
+
+
+class EffectAnswer(Answer):
+    """Predictions of one row over the values of one column."""
+
+    model: str
+    column: str
+    kind: Literal["number", "category", "boolean", "date"]
+    what: str = Field(description="What the curve shows: the target, or the probability of the class of the row.")
+    values: list[float | str | bool] = Field(description="Values of the column; dates as YYYY-MM-DD.")
+    mean: list[float]
+    low: list[float] = Field(description="Lower end of the 90 % interval, or the 5 % quantile over the members.")
+    high: list[float]
+    familiarity: list[float] | None = Field(description="Null if it is not known.")

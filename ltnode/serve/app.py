@@ -23,9 +23,18 @@ from ltnode.serve.guard import Guard
 from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import CONTENT_TYPE
 from ltnode.serve.parsing import RequestParser
-from ltnode.serve.requests import CurveRequest, OneInputRequest, PredictRequest, SweepRequest, TrajectoryRequest, check_limits
+from ltnode.serve.requests import (
+    CurveRequest,
+    EffectRequest,
+    OneInputRequest,
+    PredictRequest,
+    SweepRequest,
+    TrajectoryRequest,
+    check_limits,
+)
 from ltnode.serve.service import Service
 from ltnode.serve.sweeping import sweep
+from ltnode.serve.tables import check_effect, decode_rows, effect
 from ltnode.trained import TrainedModel
 
 PAGE = Path(__file__).parent / "page"
@@ -81,6 +90,7 @@ class Api:
         add("/predict", self.predict, openapi_extra=openapi.request_body(PredictRequest, form=True), **post)
         add("/trajectory", self.trajectory, openapi_extra=openapi.request_body(TrajectoryRequest), **post)
         add("/sweep", self.sweep, openapi_extra=openapi.request_body(SweepRequest), **post)
+        add("/effect", self.effect, openapi_extra=openapi.request_body(EffectRequest), **post)
         add("/curve", self.curve, tags=["predictions"], **work)
         return router
 
@@ -118,6 +128,14 @@ class Api:
             batch = await self._decode(request, models[0])
             return await sweep(self.service, models, batch.raw, request.angles, request.samples)
 
+    async def effect(self, http: Request) -> answers.EffectAnswer:
+        """The effect of one column of a table on the prediction of a row."""
+        async with asyncio.timeout(self.limits.seconds):
+            request = await self.parser.parse(http, EffectRequest)
+            trained = self.service.model(request.model)
+            column = check_effect(request, trained)
+            return await self.service.run_alone(partial(effect, trained, column, request))
+
     async def curve(self, query: Annotated[CurveRequest, Query()]) -> answers.CurveAnswer:
         """A regression model with one input over the range of its data and on both sides of it."""
         request = check_limits(query, self.limits)
@@ -135,6 +153,8 @@ class Api:
         return FileResponse(find_sample(name).path, media_type="image/png")
 
     async def _decode(self, request: PredictRequest | OneInputRequest, trained: TrainedModel) -> RawBatch:
+        if request.table_rows:
+            return decode_rows(request.table_rows, trained)
         return (
             await self.service.decode(image_files(request, trained), trained)
             if request.has_files

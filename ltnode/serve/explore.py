@@ -20,8 +20,9 @@ from ltnode.serve import answers
 from ltnode.serve.decoding import RawBatch
 from ltnode.serve.requests import Change, TrajectoryRequest
 from ltnode.serve.samples import samples
+from ltnode.serve.tables import describe_columns
 from ltnode.trained import PredictionRow, TrainedModel, to_png
-from ltnode.trained.explanation import explain_inputs
+from ltnode.trained.explanation import explain_inputs, part_names
 from ltnode.trained.pixels import pixel_bounds
 from ltnode.typing import Float, Tensor
 
@@ -45,7 +46,7 @@ def describe_model(trained: TrainedModel) -> answers.ModelInfo:
         name=trained.name,
         title=title(trained),
         task=trained.task,
-        kind="image" if trained.is_image else "vector",
+        kind="image" if trained.is_image else "vector" if trained.schema is None else "table",
         shape=trained.shape,
         classes=trained.class_names,
         data=trained.data,
@@ -62,6 +63,8 @@ def describe_model(trained: TrainedModel) -> answers.ModelInfo:
             for sample in samples().values()
             if sample.shape == trained.shape
         ],
+        columns=describe_columns(trained),
+        target=None if trained.schema is None else trained.schema.target.name,
     )
 
 
@@ -109,7 +112,9 @@ def trajectory(trained: TrainedModel, batch: RawBatch, request: TrajectoryReques
         times=times.tolist(),
         prediction=answers.prediction_rows(trained.rows_of(prediction, x))[0],
         profile=_profile(trained, x),
-        explanation=explain_inputs(trained, x)[0].to_json() if request.explain and trained.has_familiarity else None,
+        explanation=explain_inputs(trained, x)[0].to_json(part_names(trained))
+        if request.explain and trained.has_familiarity
+        else None,
         evaluations=prediction.stats.n_evaluations if prediction.stats else 0,
         image=_picture(trained, x),
         notes=batch.notes,

@@ -39,7 +39,7 @@ class RequestParser:
         self._limits, self._run_in_thread = limits, run_in_thread
         images = _SLACK * limits.images
         self._most_signs = {
-            b"{": _OTHER_SIGNS,
+            b"{": images + _OTHER_SIGNS,  # one per row of a table
             b"[": images * max(sum(math.prod(shape[:n]) for n in range(len(shape))) for shape in shapes) + _OTHER_SIGNS,
             b",": images * max(math.prod(shape) for shape in shapes) + limits.angles + _OTHER_SIGNS,
         }

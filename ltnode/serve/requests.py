@@ -14,9 +14,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from ltnode.errors import InputError
 from ltnode.serve.limits import Limits
 
-LIMIT_OF_FIELD = {"inputs": "images", **{name: name for name in ("images", "samples", "points", "angles", "models")}}
+LIMIT_OF_FIELD = {
+    "inputs": "images",
+    "rows": "images",
+    **{name: name for name in ("images", "samples", "points", "angles", "models")},
+}
 """Field of a request -> the limit (`Limits`) on its value, or on its length where it is a list."""
 _MOST_DIMENSIONS = 3
+_MOST_COLUMNS, _LONGEST_TEXT = 10_000, 1000
 _LARGEST = float(np.finfo(np.float32).max)
 _JSON_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
 
@@ -78,6 +83,27 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _table_row(value: Any) -> dict[str, Any]:
+    """Check a row of a table: an object of texts, numbers, truth values and nulls of bounded size."""
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f"a row must be an object with a cell for every column, not {json_kind(value)}")
+    if len(value) > _MOST_COLUMNS:
+        raise ValueError(f"a row may have at most {_MOST_COLUMNS:,} cells, not {len(value):,}")
+    for name, cell in value.items():
+        if not isinstance(cell, str | int | float | None):
+            raise ValueError(f"the cell {name[:40]!r} must be a text, a number, true, false or null, not {json_kind(cell)}")
+        if len(name) > _LONGEST_TEXT or (isinstance(cell, str) and len(cell) > _LONGEST_TEXT):
+            raise ValueError(f"texts of a row may have at most {_LONGEST_TEXT:,} characters, as {name[:40]!r} has not")
+        if isinstance(cell, int | float) and abs(cell) > _LARGEST:
+            raise ValueError(f"the cell {name[:40]!r} must be a number in the range of float32")
+    return value
+
+
+_ROW_SCHEMA = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [{"type": kind} for kind in ("string", "number", "boolean", "null")]},
+    "description": "A cell for every column of the model; null is a missing cell.",
+}
 _NUMBERS: dict[str, Any] = {"type": "array", "items": {"type": "number"}, "minItems": 1}
 _ROWS = {"type": "array", "items": _NUMBERS, "minItems": 1}
 _PLANES = {"type": "array", "items": _ROWS, "minItems": 1}
@@ -91,6 +117,8 @@ ImageFile = Annotated[bytes, PlainValidator(_file_content), WithJsonSchema(_FILE
 # `fail_fast`: one wrong item is enough to refuse a list, and there may be a hundred thousand.
 Arrays = Annotated[list[Array], Field(fail_fast=True, min_length=1)]
 ImageFiles = Annotated[list[ImageFile], Field(fail_fast=True, min_length=1)]
+TableRow = Annotated[dict[str, Any], PlainValidator(_table_row), WithJsonSchema(_ROW_SCHEMA)]
+TableRows = Annotated[list[TableRow], Field(fail_fast=True, min_length=1)]
 Model = Annotated[str | None, Field(description="Name of a model; optional if the server has only one.")]
 # The validator comes last, so that /openapi.json shows the bounds as those of a number.
 Count = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)]
@@ -126,7 +154,7 @@ class InputRequest(ApiRequest):
     """A request with inputs, which can be sent in several forms: a client must choose exactly one."""
 
     forms: ClassVar[tuple[str, ...]]
-    """Names of the fields, of which the first is for arrays and the others are for image files."""
+    """Names of the fields: one for arrays, one for rows of a table, and the others for image files."""
 
     @model_validator(mode="before")
     @classmethod
@@ -139,18 +167,24 @@ class InputRequest(ApiRequest):
     @property
     def has_files(self) -> bool:
         """Whether there are image files to decode, which takes a while."""
-        return getattr(self, self.forms[0]) is None
+        return all(getattr(self, name) is None for name in self.forms[:2])
 
 
 class PredictRequest(InputRequest):
-    """Inputs to predict: either ``inputs`` or ``images``."""
+    """Inputs to predict: ``inputs``, ``rows`` or ``images``."""
 
-    forms = ("inputs", "images")
+    forms = ("inputs", "rows", "images")
 
     model: Model = None
     inputs: Annotated[Arrays | None, Field(description="Raw inputs, one array each.")] = None
+    rows: Annotated[TableRows | None, Field(description="Rows of a table, each an object with all columns of the model.")] = None
     images: Annotated[ImageFiles | None, Field(description="Image files of any size; notes describe the conversion.")] = None
     samples: Samples = 10
+
+    @property
+    def table_rows(self) -> list[dict[str, Any]]:
+        """The rows of a table; none for other inputs."""
+        return list(self.rows or ())
 
 
 class Change(ApiRequest):
@@ -163,13 +197,19 @@ class Change(ApiRequest):
 
 
 class OneInputRequest(InputRequest):
-    """A request about one input: exactly one of ``input``, ``image``, ``sample``."""
+    """A request about one input: exactly one of ``input``, ``row``, ``image``, ``sample``."""
 
-    forms = ("input", "image", "sample")
+    forms = ("input", "row", "image", "sample")
 
     input: Annotated[Array | None, Field(description="A raw input.")] = None
+    row: Annotated[TableRow | None, Field(description="A row of a table: an object with all columns of the model.")] = None
     image: Annotated[ImageFile | None, Field(description="An image file.")] = None
     sample: Annotated[str | None, Field(description="Id of a sample image.")] = None
+
+    @property
+    def table_rows(self) -> list[dict[str, Any]]:
+        """The row of a table; none for other inputs."""
+        return [] if self.row is None else [self.row]
 
 
 class TrajectoryRequest(OneInputRequest):
@@ -200,4 +240,16 @@ class CurveRequest(ApiRequest):
 
     model: Model = None
     points: Annotated[PointCount, Field(description="Number of inputs.")] = 200
+    samples: Samples = 10
+
+
+class EffectRequest(ApiRequest):
+    """A row of a table, and the column that is varied."""
+
+    model: Model = None
+    row: Annotated[TableRow, Field(description="The row, an object with all columns of the model.")]
+    column: Annotated[
+        str, Field(max_length=_LONGEST_TEXT, description="The column that is varied; the other cells stay as they are.")
+    ]
+    points: Annotated[PointCount, Field(description="Number of values of a number or a date.")] = 61
     samples: Samples = 10

@@ -108,7 +108,7 @@ def booleans(values: NDArray[Any]) -> Values:
 
 
 def dates(values: NDArray[Any], form: str) -> Values:
-    """Cells as days since 1970-01-01 in UTC; ``form`` is one of `DATE_FORMATS`."""
+    """Cells as days since 1970-01-01 in UTC; ``form`` is one of `DATE_FORMATS`, and dates in ISO 8601 are always read."""
     if values.dtype.kind == "M":
         moments = values.astype("datetime64[us]")
         days = (moments - np.datetime64("1970-01-01", "us")) / _DAY
@@ -133,10 +133,7 @@ def _days(cell: Any, form: str) -> float:
         # A plain number such as 20240331 or 2024 is not read as a date.
         if len(text) < 8 or text.isdecimal():
             return math.nan
-        try:
-            moment = datetime.fromisoformat(text) if form == "iso" else datetime.strptime(text, form)
-        except ValueError:
-            return math.nan
+        moment = _parsed(text, form) or _parsed(text, "iso")
     if isinstance(cell, np.datetime64):
         moment = cell.astype("datetime64[us]").item()
     if isinstance(moment, date) and not isinstance(moment, datetime):
@@ -145,6 +142,13 @@ def _days(cell: Any, form: str) -> float:
         return math.nan
     naive = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo is not None else moment
     return (naive - datetime(1970, 1, 1)).total_seconds() / 86400
+
+
+def _parsed(text: str, form: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if form == "iso" else datetime.strptime(text, form)
+    except ValueError:
+        return None
 
 
 def date_format(values: NDArray[Any]) -> str | None:
@@ -165,6 +169,5 @@ def bad_cells(column: str, values: NDArray[Any], bad: NDArray[np.bool_], require
     first = int(np.flatnonzero(bad)[0])
     several = f" ({int(bad.sum())} of {len(bad)} rows have such cells)" if bad.sum() > 1 else ""
     return InputError(
-        f"column {column!r} must hold {required}, but row {first + 1} has {str(values[first])[:40]!r}{several}; "
-        "correct the cells, or leave the column out with --ignore (ignore=)"
+        f"column {column!r} must hold {required}, but row {first + 1} has {str(values[first])[:40]!r}{several}: correct the cells"
     )

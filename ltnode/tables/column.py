@@ -20,7 +20,8 @@ PARTS = ("days", "season", "weekday", "hour")
 MOST_CATEGORIES = 60
 """Categories of a column that have a feature of their own; the others share one."""
 _FEWEST_ROWS = 2
-_PERIODS = {"season": 365.2425, "weekday": 7.0, "hour": 1.0}
+PERIODS = {"season": 365.2425, "weekday": 7.0, "hour": 1.0}
+"""Days after which a part of a date repeats."""
 
 
 class Feature(NamedTuple):
@@ -66,27 +67,31 @@ class Column:
     parts: tuple[str, ...] = ()
 
     @classmethod
-    def fitted(cls, name: str, kind: Kind, values: NDArray[Any]) -> Column:
+    def fitted(cls, name: str, kind: Kind, values: NDArray[Any], rows: NDArray[np.int64] | None = None) -> Column:
         """Compute the constants from the cells of the fitting rows.
 
+        Args:
+            name: Name of the column.
+            kind: Its kind, of which all cells must be.
+            values: Its cells.
+            rows: Positions of the fitting rows; None for all.
+
         Raises:
-            InputError: A cell is not of this kind, or all of them are missing.
+            InputError: A cell is not of this kind, or all those of the fitting rows are missing.
         """
-        empty = cells.missing(values)
+        chosen = np.arange(len(values)) if rows is None else rows
+        empty = cells.missing(values)[chosen]
         if empty.all():
-            raise InputError(
-                f"column {name!r} has no values in the rows that are trained on; leave it out with --ignore (ignore=)"
-            )
+            raise InputError(f"column {name!r} has no values in the rows that are trained on: fill some in")
         bare = cls(name, kind, missing=bool(empty.any()))
         if kind == "category":
-            return _with_categories(bare, values)
+            return _with_categories(bare, values[chosen])
         if kind == "date":
             form = cells.date_format(values)
             if form is None:
                 raise cells.bad_cells(name, values, cells.dates(values, "iso").bad, "dates such as 2024-03-31")
             bare = replace(bare, form=form)
-        x = bare._real(values)
-        x = x[~np.isnan(x)]
+        x = bare.real(values)[chosen][~empty]
         bare = replace(bare, fill=float(np.median(x)), low=float(x.min()), high=float(x.max()))
         return replace(bare, parts=_date_parts(x)) if kind == "date" else bare
 
@@ -126,7 +131,7 @@ class Column:
         if self.kind == "category":
             x = self._one_hot(values, notes)
         else:
-            real = self._real(values)
+            real = self.real(values)
             x = (
                 self._dated(np.where(empty, self.fill, real))
                 if self.kind == "date"
@@ -140,8 +145,16 @@ class Column:
                 notes[int(row)] = f"{self.name} is missing, as in no training row, and {treated}"
         return Cells(x, notes)
 
-    def _real(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Numbers, 0 and 1, or days; NaN where a cell is missing."""
+    def date(self, days: float) -> str:
+        """The date that is some days after 1970-01-01, without its time."""
+        return str(np.datetime64("1970-01-01") + np.timedelta64(math.floor(days), "D"))
+
+    def real(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Cells of a column that is no category as numbers, 0 and 1, or days since 1970-01-01; NaN where a cell is missing.
+
+        Raises:
+            InputError: A cell is not of the kind of the column; the message names the row.
+        """
         if self.kind == "number":
             converted, required = cells.numbers(values), "numbers"
         elif self.kind == "boolean":
@@ -176,7 +189,7 @@ class Column:
             if part == "days":
                 features.append(days - self.low)
                 continue
-            angle = 2 * math.pi * days / _PERIODS[part]
+            angle = 2 * math.pi * days / PERIODS[part]
             features += [np.sin(angle), np.cos(angle)]
         return np.stack(features, axis=1)
 

@@ -107,7 +107,7 @@ class Schema:
             fitting = values if rows is None else values[rows]
             reason = _reason(name, values, fitting, kinds.get(name), [columns[other] for other in names])
             if reason is None:
-                used.append(Column.fitted(name, kinds.get(name) or kind_of(values), fitting))
+                used.append(_fitted(name, kinds.get(name) or kind_of(values), values, rows))
             else:
                 ignored[name] = reason
         if not used:
@@ -157,7 +157,7 @@ class Schema:
             InputError: A column is missing, or a cell is not of the kind of its column.
         """
         given = as_table(table)
-        self._require_all(given)
+        self.require_columns(given)
         parts = [column.encode(given[column.name]) for column in self.columns]
         row_notes: dict[int, tuple[str, ...]] = {}
         for part in parts:
@@ -202,7 +202,12 @@ class Schema:
         """
         return schema_json.from_json(cls, content)
 
-    def _require_all(self, given: Table) -> None:
+    def require_columns(self, given: Table) -> None:
+        """Require that a table has all columns of the schema.
+
+        Raises:
+            InputError: One is missing; the message names the nearest one of the table.
+        """
         absent = [column.name for column in self.columns if column.name not in given]
         if not absent:
             return
@@ -270,6 +275,15 @@ def _check_roles(targets: Sequence[str], ignore: Sequence[str], group: str | Non
             raise InputError(f"{name!r} cannot be the target and the group: rows of one group stay together and share no target")
         if name in ignore:
             raise InputError(f"{name!r} cannot be the target and be ignored")
+
+
+def _fitted(name: str, kind: Kind, values: NDArray[Any], rows: NDArray[np.int64] | None) -> Column:
+    try:
+        return Column.fitted(name, kind, values, rows)
+    except InputError as error:
+        raise InputError(
+            f"{error}, leave the column out with --ignore (ignore=), or name its kind with --kind (kinds=)"
+        ) from error
 
 
 def _reason(

@@ -112,7 +112,7 @@ def _task(values: NDArray[Any], converted: NDArray[np.float64], bad: NDArray[np.
 def _classes(name: str, values: NDArray[Any]) -> tuple[str, ...]:
     counts = Counter(cells.words(values))
     if len(counts) == 1:
-        raise InputError(f"the target {name!r} is {next(iter(counts))[:40]!r} in all rows: there is nothing to predict")
+        raise InputError(f"the target {name!r} is {next(iter(counts))[:40]} in all rows: there is nothing to predict")
     if len(counts) > MOST_CLASSES or 3 * len(counts) > len(values):
         raise InputError(
             f"the target {name!r} has {len(counts)} classes in {len(values)} rows, and at least 3 rows per class are required: "

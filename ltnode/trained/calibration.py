@@ -9,9 +9,10 @@ import torch
 
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
-from ltnode.errors import InputError, unknown_name
+from ltnode.data.folder import labelled_images
+from ltnode.data.streaming import in_parts
+from ltnode.errors import InputError
 from ltnode.models import Prediction
-from ltnode.trained.inputs import find_files
 from ltnode.trained.model import BATCH, TrainedModel
 from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, operating_point
 from ltnode.typing import Int, Tensor
@@ -50,7 +51,7 @@ def choose_operating_point(
     if not len(split):
         raise InputError("an operating point needs examples to be chosen on: the split is empty")
     parts = []
-    for raw in torch.split(split.x, BATCH):
+    for raw in in_parts(split.x, BATCH):
         parts.append(trained.predict(raw, samples))
         on_predicted(len(raw))
     return operating_point(
@@ -82,7 +83,9 @@ def calibration_examples(
         InputError: The data set is unknown or does not fit the model, or a class is not one of the model's.
     """
     if isinstance(data, Path) or (isinstance(data, str) and Path(data).is_dir()):
-        split = labelled_images(Path(data), trained)
+        if len(trained.shape) != 3:
+            raise InputError(f"{data} is a folder of images, but {trained.name} takes inputs of shape {trained.shape}")
+        split = labelled_images(data, trained.shape, trained.class_names)
         description = f"{{n}} labelled images of the folder {Path(data).resolve().name}"
     else:
         split, description = held_out_examples(trained, trained.dataset(data))
@@ -123,22 +126,3 @@ def calibration_halves(n: int, draw_seed: int = 0) -> tuple[Int[Tensor, " a"], I
     order = torch.randperm(n, generator=torch.Generator().manual_seed(hash_counters(draw_seed, _HALVES) >> 1))
     first, second = (half.sort().values for half in order.tensor_split(2))
     return first, second
-
-
-def labelled_images(folder: Path, trained: TrainedModel) -> Split:
-    """Read all images of ``folder/CLASS``, converted to the model's shape; every CLASS must be a class of the model.
-
-    Raises:
-        InputError: There are no images, a class is unknown, or a file is not an image.
-    """
-    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if not classes:
-        raise InputError(f"{folder} contains no folders; put the images of each class into a folder named after the class")
-    pixels, labels = [], []
-    for entry in classes:
-        if entry.name not in trained.class_names:
-            raise InputError(f"{entry}: {unknown_name('class', entry.name, trained.class_names)}")
-        for file in find_files(entry):
-            pixels.append(trained.read(file).raw)
-            labels.append(trained.class_names.index(entry.name))
-    return Split(torch.cat(pixels), torch.tensor(labels))

@@ -8,6 +8,7 @@ from typing import Any
 
 from ltnode.data import SPECS, Dataset
 from ltnode.data import load as load_data
+from ltnode.data import names as data_names
 from ltnode.errors import InputError
 
 
@@ -39,6 +40,19 @@ def data_record(data: Dataset | str | None) -> dict[str, Any]:
 def _of_table(known: Any) -> dict[str, Any]:
     schema = getattr(known, "schema", None)
     return {} if schema is None else {"schema": schema.to_json()}
+
+
+def recorded(name: str | None) -> Dataset:
+    """The built-in data set that a run records.
+
+    Raises:
+        InputError: No name is recorded, or it is not that of a built-in set.
+    """
+    if name is None:
+        raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
+    if name not in data_names():
+        raise InputError(f"the model was trained on {name!r}, which is not a built-in data set: pass data, the Dataset")
+    return load_data(name)
 
 
 def loaded(data: Dataset | str) -> Dataset:

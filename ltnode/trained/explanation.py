@@ -81,8 +81,14 @@ def explain_inputs(trained: TrainedModel, x: Float[Tensor, "B *shape"]) -> list[
     if not isinstance(trained.model, FamiliarModel) or not trained.has_familiarity:
         raise InputError(f"{trained.flag_problem}: there is no distance to explain")
     with product_precision("fp32"):
-        falls = trained.model.attribute_distance(x).double().cpu()
+        groups = None if trained.schema is None else trained.schema.feature_columns
+        falls = trained.model.attribute_distance(x, groups).double().cpu()
     return [Explanation(part) for part in falls]
+
+
+def part_names(trained: TrainedModel) -> tuple[str, ...]:
+    """Names of the parts of an explanation, the columns of a table; none for other inputs."""
+    return () if trained.schema is None else tuple(column.name for column in trained.schema.columns)
 
 
 def _name(column: int, names: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ class Batch:
         names: Name of every input: the file, and the position in the file if it holds several inputs.
         raw: The inputs, as `TrainedModel.prepare` takes them.
         notes: Description of the conversions.
-        columns: Names of the columns of a table with a header, or of the features of a table with a schema.
+        columns: Names of the columns of a table with a header.
         row_notes: By position, what was unusual about an input, such as a category that training did not have.
     """
 
@@ -110,7 +110,8 @@ def _read_rows(path: Path, schema: Schema) -> Batch:
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     names = tuple(f"{path} row {row}" for row in range(1, len(encoded.x) + 1))
-    return Batch(names, torch.from_numpy(encoded.x), encoded.notes, schema.feature_names, encoded.row_notes)
+    columns = tuple(column.name for column in schema.columns)
+    return Batch(names, torch.from_numpy(encoded.x), encoded.notes, columns, encoded.row_notes)
 
 
 def _numbered(name: str, n: int) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.data import Dataset, Normalisation, Split
-from ltnode.data import names as data_names
 from ltnode.data.origin import Origin
 from ltnode.data.parts import Parts
+from ltnode.data.streaming import in_parts, resident
 from ltnode.device import choose_device, product_precision
 from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.models import LatentTimeODE, Model, Prediction
@@ -25,10 +25,10 @@ from ltnode.models.familiar_model import FamiliarModel
 from ltnode.models.familiarity import check_calibration_size
 from ltnode.tables import Schema
 from ltnode.trained.calibration_record import CalibrationRecord
-from ltnode.trained.data_facts import class_names, data_record, finite_numbers, loaded
+from ltnode.trained.data_facts import class_names, data_record, finite_numbers
 from ltnode.trained.inputs import Batch, batch_of_array, read_input
 from ltnode.trained.operating_point import FALSE_ALARM_RATE, OperatingPoint, check_rate
-from ltnode.trained.own_data import is_table, recorded_origin, recorded_schema, table_data
+from ltnode.trained.own_data import find_data, recorded_origin, recorded_schema
 from ltnode.trained.pixels import check_pixels
 from ltnode.trained.rows import END_TIME_LEVELS, PredictionRow, classification_rows, regression_rows
 from ltnode.training import Run, TrainConfig, load, tensor_file
@@ -66,7 +66,8 @@ class TrainedModel:
         false_alarm_rate: Familiarity at or below which an input is called unfamiliar; an operating point sets it.
         calibration: Record of the examples among which distances are ranked; None if unknown.
         schema: Columns of the table that it was trained on, whose encoded rows are its inputs; None for other inputs.
-        origin: File of this table; None if it was in memory.
+        origin: File or folder of the training data; None if they were in memory, or are built in.
+        checksums: Checksums of the training data as config.json records them.
     """
 
     name: str
@@ -83,6 +84,7 @@ class TrainedModel:
     calibration: CalibrationRecord | None = None
     schema: Schema | None = None
     origin: Origin | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path | str, device: str = "cpu", data: Dataset | str | None = None) -> TrainedModel:
@@ -180,6 +182,7 @@ class TrainedModel:
             train=train,
             schema=recorded_schema(record, shape[0], built_for["n_classes"]),
             origin=recorded_origin(record),
+            checksums=record.get("checksums") or {},
         )
         if path is None:
             return trained
@@ -277,25 +280,16 @@ class TrainedModel:
         """Load the data set of the training, with the normalisation of the training.
 
         Args:
-            data: Another data set for the same inputs, its name, or a table of labelled rows for a model of tables; None loads
-                the data that the run records.
+            data: Another data set for the same inputs, its name, or the path of labelled rows for a model of tables or of a
+                folder of labelled images, all of which are test examples; None loads the data that the run records.
 
         Raises:
             InputError: The data set is unknown, or does not fit the model.
-            DataError: The table of the training is missing or has changed, or the other table cannot be read.
+            DataError: The data of the training are missing or have changed, or the other ones cannot be read.
         """
-        if self.schema is not None and not isinstance(data, Dataset) and (data is None or is_table(data)):
-            data = table_data(data, self.schema, self.origin, self.normalise, self.path)
-        if data is None:
-            data = (self.config.data if self.config else None) or self.data
-            if data is None:
-                raise InputError("nothing records what the model was trained on: pass data, a Dataset or the name of a data set")
-            if data not in data_names():
-                raise InputError(f"the model was trained on {data!r}, which is not a built-in data set: pass data, the Dataset")
-        dataset = loaded(data)
+        dataset = find_data(self, data)
         check_fit(dataset, self.model)
-        recorded = self.train is not None and self.normalise is not None
-        return replace(dataset, normalise=self.normalise) if recorded else dataset
+        return dataset if self.train is None or self.normalise is None else replace(dataset, normalise=self.normalise)
 
     def validation_split(self, dataset: Dataset) -> Split | None:
         """Examples of the training's data set that training held out for validation; None if it held out none."""
@@ -328,7 +322,7 @@ class TrainedModel:
         Raises:
             InputError: The shape or the range is wrong, there are no inputs, or some hold NaN or infinity.
         """
-        raw = self._tensor(raw)
+        raw = resident(self._tensor(raw))
         if tuple(raw.shape[1:]) != self.shape or not len(raw):
             expected = ", ".join(str(n) for n in self.shape)
             raise InputError(f"{self.name} takes inputs of shape (B, {expected}) with B >= 1, not {tuple(raw.shape)}")
@@ -381,7 +375,7 @@ class TrainedModel:
             on_predicted: Called after every batch with the number of its inputs.
         """
         rows = []
-        for part in torch.split(self._tensor(raw), BATCH):
+        for part in in_parts(self._tensor(raw), BATCH):
             x = self.prepare(part)
             rows += self.rows_of(self.predict_inputs(x, samples), x)
             on_predicted(len(part))

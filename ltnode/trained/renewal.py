@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 from ltnode.data import Dataset, Split
+from ltnode.data.image_files import ImageFiles
+from ltnode.data.streaming import StreamedTensor
 from ltnode.device import product_precision
 from ltnode.errors import InputError
 from ltnode.models.familiar_model import FamiliarModel
@@ -33,7 +35,7 @@ def new_examples(trained: TrainedModel, data: str | Path, limit: int | None = No
     """
     path = Path(data)
     if path.exists():
-        raw = torch.cat([_inputs(file, trained) for file in find_files(path)])
+        raw = _read(path, trained)
         split = drawn(Split(raw, torch.zeros(len(raw), dtype=torch.long)), limit)
         return split.x, f"{len(split)} inputs of {path.resolve().name}"
     split, description = _of_data_set(trained, trained.dataset(str(data)))
@@ -71,12 +73,26 @@ def renew_calibration(trained: TrainedModel, raw: Num[Tensor, "N *shape"], data:
     if not isinstance(trained.model, FamiliarModel) or not trained.has_familiarity:
         raise InputError(f"{trained.flag_problem}")
     with product_precision("fp32"):
-        trained.model.calibrate_familiarity(trained.prepare(raw))
+        trained.model.calibrate_familiarity(_prepared(trained, raw))
     record = CalibrationRecord(trained.n_calibration, data, trained.weights_digest())
     if trained.path is not None:
         write_weights(trained.model, trained.path)
         record.save(trained.path)
     return replace(trained, calibration=record)
+
+
+def _prepared(trained: TrainedModel, raw: Num[Tensor, "N *shape"]) -> Tensor:
+    """Network inputs; those that are read while they are used are prepared when they are read."""
+    like = next(trained.model.parameters())
+    return raw.changed(trained.prepare, like.dtype, like.device) if isinstance(raw, StreamedTensor) else trained.prepare(raw)
+
+
+def _read(path: Path, trained: TrainedModel) -> Num[Tensor, "N *shape"]:
+    """The inputs of a file, or the images of a folder, which are read while they are used."""
+    if not path.is_dir() or len(trained.shape) != 3:
+        return torch.cat([_inputs(file, trained) for file in find_files(path)])
+    channels, rows, columns = trained.shape
+    return StreamedTensor(ImageFiles(tuple(find_files(path)), (channels, rows, columns)))
 
 
 def _inputs(file: Path, trained: TrainedModel) -> Num[Tensor, "B *shape"]:

@@ -1,17 +1,20 @@
-"""Training data: examples that reside on the device, in an order that is a function of (seed, epoch)."""
+"""Training data: examples on the device, or read while training, in an order that is a function of (seed, epoch)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset, Split
+from ltnode.data.loaders import from_batches
 from ltnode.data.parts import Parts, split_parts
+from ltnode.data.streaming import StreamedTensor, read_ahead
 from ltnode.errors import ConfigError, InputError
 from ltnode.models import Model
 from ltnode.models.step import Batch
@@ -99,18 +102,18 @@ class TrainingData:
             yield from self._cuda_batches(epoch, skip, order, size)
             return
         everything = size >= n and world == 1
-        for position in range(skip, self.steps_per_epoch):
-            whole = order[position * size : (position + 1) * size]
-            indices = whole.tensor_split(world)[rank]
-            examples = self.train if everything else self.train.select(indices)
-            x = (
-                self.dataset.prepare(examples.x, seed=self.config.seed, epoch=epoch, indices=indices)
-                if len(indices)
-                else examples.x
-            )
+        positions = range(skip, self.steps_per_epoch)
+        wholes = [order[position * size : (position + 1) * size] for position in positions]
+        shares = [whole.tensor_split(world)[rank] for whole in wholes]
+        raws = read_ahead(self.train.x if everything else self.train.x[indices] for indices in shares)
+        for position, whole, indices, raw in zip(positions, wholes, shares, raws, strict=True):
+            y = self.train.y if everything else self.train.y[indices]
+            x = raw.to(self.train.y.device)
+            if len(indices):
+                x = self.dataset.prepare(x, seed=self.config.seed, epoch=epoch, indices=indices)
             step = epoch * self.steps_per_epoch + position
             inputs = self._inputs(x)
-            yield Batch(inputs, examples.y, indices, step, len(whole), self._soft_targets(inputs, examples.y))
+            yield Batch(inputs, y, indices.to(x.device), step, len(whole), self._soft_targets(inputs, y))
 
     def _cuda_batches(self, epoch: int, skip: int, order: Tensor, size: int) -> Iterator[Batch]:
         """Prepare many batches at a time, because the small kernels of one preparation would take longer than a training step."""
@@ -141,9 +144,14 @@ class TrainingData:
         return weight * taught + (1 - weight) * functional.one_hot(y, taught.shape[1]).to(self.dtype)
 
     def evaluation_inputs(self, split: Split, limit: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the first examples of a split, normalised but not augmented, and their targets."""
-        part = Split(split.x[:limit], split.y[:limit])
-        return self._inputs(self.dataset.prepare(part.x)), part.y
+        """Return the first examples of a split, normalised but not augmented, and their targets.
+
+        Inputs that are read while they are used are normalised when they are read.
+        """
+        x, y = split.x[:limit], split.y[:limit]
+        if isinstance(x, StreamedTensor):
+            return x.changed(lambda raw: self._inputs(self.dataset.prepare(raw.to(y.device))), self.dtype, y.device), y
+        return self._inputs(self.dataset.prepare(x)), y
 
     def describe(self) -> dict[str, Any]:
         """Describe the data for the records of a run, as JSON."""
@@ -174,11 +182,15 @@ def held_out_parts(dataset: Dataset, config: TrainConfig) -> tuple[Dataset, Part
 
 
 def as_dataset(data: Any, model: Model) -> Dataset:
-    """Return a `Dataset` unchanged, and a pair (x, y) as a data set without normalisation and without a separate test split."""
+    """Return a `Dataset` unchanged, and a pair (x, y) or batches of pairs as a data set without normalisation or test split."""
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, Iterable) and not isinstance(data, tuple | list | str | Mapping | Tensor | np.ndarray):
+        return from_batches(data, model.task)
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise InputError(f"data must be a Dataset or a pair (x, y), not {type(data).__name__}")
+        raise InputError(
+            f"data must be a Dataset, a pair (x, y), or a DataLoader or iterable of such pairs, not {type(data).__name__}"
+        )
     x, y = data
     made = Dataset.from_arrays(x, y, x, y, task=model.task, standardise=False)
     # The test split repeats the training split and must not be recorded as one.

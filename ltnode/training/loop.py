@@ -16,6 +16,7 @@ import torch
 from ltnode import files
 from ltnode.counter_rng import hash_counters
 from ltnode.data import Dataset
+from ltnode.data.streaming import resident
 from ltnode.errors import CheckpointError
 from ltnode.models import Model
 from ltnode.ode import SolverError
@@ -78,7 +79,7 @@ class Training:
             len(self.data.train),
             workers=workers,
             averages=self.averages,
-            example=example,
+            example=resident(example),
             concurrent_runs=concurrent_runs,
         )
         self.folder = None if out is None else RunFolder(out)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from ltnode import metrics
+from ltnode.data.streaming import in_parts
 from ltnode.models import Model
 from ltnode.models.contract import evaluating
 from ltnode.training.batches import TrainingData
@@ -26,7 +27,7 @@ def validate(model: Model, data: TrainingData) -> dict[str, float]:
     """Evaluate the model on the held-out examples."""
     assert data.validation is not None
     x, y = data.evaluation_inputs(data.validation)
-    predictions = [model.predict(part) for part in torch.split(x, _BATCH)]
+    predictions = [model.predict(part) for part in in_parts(x, _BATCH)]
     if model.task == "classification":
         probs = torch.cat([p.probs for p in predictions])
         return {"error": metrics.error(probs, y), "log_likelihood": metrics.log_likelihood(probs, y)}

@@ -108,7 +108,7 @@ def test_a_folder_image_with_too_many_pixels_is_refused_before_it_is_decoded(tmp
 
     (tmp_path / "a").mkdir()
     Image.new("1", (7100, 7100)).save(tmp_path / "a" / "large.png")
-    with pytest.raises(DataError, match=r"large.png.*7100 x 7100 pixels; at most 50,000,000"):
+    with pytest.raises(DataError, match=r"large.png.*7100x7100 = 50,410,000 pixels; at most 50,000,000"):
         from_folder(tmp_path, size=8)
 
 

@@ -8,6 +8,7 @@ import json
 import pickle
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from serve.attack_files import progressive_bomb
 
 import ltnode
 from fuzz.targets import BOUNDARY, CORPUS, estimator_folder
+from ltnode.data.origin import Origin
+from ltnode.tables import Schema
 from ltnode.training import tensor_file
 
 
@@ -79,6 +82,12 @@ def _old_names(data: bytes) -> bytes:
     return data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
 
 
+def _schema() -> dict[str, Any]:
+    """A schema with two features and three classes, like the model of the other documents."""
+    table = {"a": np.arange(12) * 0.5, "b": np.array(["yes", "no"] * 6), "y": np.array(["p", "q", "r"] * 4)}
+    return Schema.infer(table, "y").to_json()
+
+
 def documents() -> None:
     spec = ltnode.InputSpec((2,), "classification", 3)
     model = ltnode.build("lt-node", spec, seed=0, width=4)
@@ -98,6 +107,12 @@ def documents() -> None:
     }
     write("config", "saved.json", json.dumps({"format": 1, "kind": "model", "model": model.spec}).encode())
     write("config", "run.json", json.dumps(run).encode())
+    schema = _schema()
+    write("schema", "schema.json", json.dumps(schema).encode())
+    origin = Origin("table", "sales.csv", "0" * 64).to_json()
+    write("config", "table.json", json.dumps({**run, "data": {**data, "schema": schema, "origin": origin}}).encode())
+    write("table", "numbers.csv", b"a,b,price\n1,x,2.5\n2,,3\n")
+    write("table", "decimal-commas.csv", b"a;price\n1,5;2,5\n2;3\n")
     point = {"format": 1, "coverage": 0.95, "entropy_threshold": 1.0, "ood_score": "max_probability", "ood_threshold": 0.3}
     point |= {"ood_keeps": 0.95, "n": 10, "data": "x", "accuracy": 0.9, "accuracy_kept": 0.95, "samples": 10, "weights": None}
     write("estimator", "table.json", (estimator_folder() / "estimator.json").read_bytes())
@@ -114,6 +129,8 @@ def documents() -> None:
     write("settings", "config.toml", b"epochs = 3\nlr = 0.1\nmilestones = [1, 2]\n[role_lr]\nvariational = 0.01\n")
     write("settings", "preset.toml", b'model = "lt-node"\ndata = "synthetic"\npreset = "paper"\n')
     write("requests", "vector.json", b'{"inputs": [[0.5, 1], [2, 3]], "model": "x", "samples": 3}')
+    write("requests", "rows.json", b'{"rows": [{"a": 1.5, "b": "x", "c": null, "d": true}], "samples": 3}')
+    write("requests", "row.json", b'{"row": {"a": 1.5, "b": "x"}, "points": 5}')
     write("requests", "image.json", b'{"images": ["aGVsbG8="], "samples": 3}')
     write("requests", "sweep.json", b'{"models": ["a", "b"], "angles": [0, 15], "sample": "digit-3"}')
     write("requests", "path.json", b'{"input": [1, 2], "points": 5, "change": {"rotation": 30, "noise": 0.1, "seed": 1}}')

@@ -22,7 +22,9 @@ from ltnode.imagefiles.decode import LOCAL_FORMATS, UnusableImage, decode
 from ltnode.serve import Limits
 from ltnode.serve.failures import ApiError
 from ltnode.serve.parsing import RequestParser, parse_json
-from ltnode.serve.requests import PredictRequest, SweepRequest, TrajectoryRequest
+from ltnode.serve.requests import EffectRequest, PredictRequest, SweepRequest, TrajectoryRequest
+from ltnode.tables import Schema, as_table
+from ltnode.tables.read import read_text
 from ltnode.trained import TrainedModel
 from ltnode.trained.inputs import _read_npy, batch_of_array, read_csv
 from ltnode.training import TrainConfig, checkpoint, tensor_file
@@ -143,8 +145,16 @@ def _form(data: bytes) -> object:
 
 
 def _request(data: bytes) -> object:
-    schema = (PredictRequest, TrajectoryRequest, SweepRequest)[len(data) % 3]
+    schema = (PredictRequest, TrajectoryRequest, SweepRequest, EffectRequest)[len(data) % 4]
     return parse_json(data, schema)
+
+
+def _document(data: bytes) -> Any:
+    """A JSON document; bytes that are none are refused by the reader of run folders, which has a target of its own."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _settings(data: bytes) -> object:
@@ -158,6 +168,8 @@ TARGETS = {
     "idx": Target(lambda data: formats.read_idx(_file("idx", data), Budget(1 << 24))),
     "pickle": Target(lambda data: formats.read_cifar_python(data, "batch")),
     "mat": Target(lambda data: formats.read_svhn(_file("file.mat", data), Budget(1 << 24))),
+    "table": Target(lambda data: as_table(read_text(data))),
+    "schema": Target(lambda data: Schema.from_json(_document(data)), is_json=True),
     "safetensors": Target(lambda data: tensor_file.from_bytes(data, Path("file"))),
     "config": Target(_run_folder_file("config.json"), is_json=True),
     "operating_point": Target(_run_folder_file("operating_point.json"), is_json=True),

@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from ltnode.serve import Limits, create_app
+from ltnode.serve.requests import OneInputRequest, PredictRequest
 from serve.serving import classifier, line
 
 CHECKS = [
@@ -36,6 +37,7 @@ OPERATIONS = [
     ("GET", "/api/samples/{name}.png"),
     ("POST", "/api/predict"),
     ("POST", "/api/trajectory"),
+    ("POST", "/api/effect"),
     ("POST", "/api/sweep"),
     ("GET", "/api/curve"),
 ]
@@ -105,7 +107,8 @@ def test_whatever_options_the_description_allows_are_answered(described: Any, pa
     @hypothesis.given(case=options)
     def conforms(case: Any) -> None:
         hypothesis.assume(case.media_type == "application/json" and isinstance(case.body, dict))
-        others = {key: value for key, value in case.body.items() if key not in ("input", "inputs", "image", "images", "sample")}
+        forms = {*PredictRequest.forms, *OneInputRequest.forms}
+        others = {key: value for key, value in case.body.items() if key not in forms}
         case.body = {**others, **given}
         assert case.call_and_validate(checks=CHECKS[:-1]).status_code == 200
 

@@ -9,6 +9,7 @@ import typer
 
 from ltnode.cli import console
 from ltnode.cli.commands.train import read_values, report_run
+from ltnode.data import Dataset
 from ltnode.errors import ConfigError
 from ltnode.fitting import distill as distill_run
 from ltnode.models import build
@@ -44,7 +45,7 @@ def distill(
     """
     teacher = TrainedModel.open(run)
     dataset = teacher.dataset(data)
-    chosen = _configuration(teacher, dataset.name, config, {"model": model, "seed": seed, "device": device}, settings or ())
+    chosen = _configuration(teacher, dataset, config, {"model": model, "seed": seed, "device": device}, settings or ())
     student = build(model, dataset, seed=chosen.seed, **chosen.model_options)
     folder = out or run.with_name(f"{run.resolve().name}-distilled-{model}")
     console.say(f"Training {model} towards {teacher.name} ({teacher.model_name}) in {folder}")
@@ -54,12 +55,13 @@ def distill(
 
 
 def _configuration(
-    teacher: TrainedModel, data: str, file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...]
+    teacher: TrainedModel, data: Dataset, file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...]
 ) -> TrainConfig:
     """The preset of the student with the held-out examples of its teacher, changed by what the command line asks for."""
     values = {} if file is None else read_values(file)
     if values.get("preset", "default") != "default":
         raise ConfigError(f"a student is trained with the preset 'default', not {values['preset']!r}")
     named = {key: value for key, value in options.items() if value is not None}
-    base = train_preset(options["model"], data).replace(**teaching_parts(teacher))
+    # The preset of a built-in set depends on its name alone.
+    base = train_preset(options["model"], data.name if data.schema is None else data).replace(**teaching_parts(teacher))
     return base.replace(**values).replace(**named).with_overrides(settings)

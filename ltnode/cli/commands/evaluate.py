@@ -31,7 +31,9 @@ def evaluate(
     protocols: Annotated[
         str, typer.Option(help=f"Separated by commas: {', '.join(PROTOCOLS)}; by default the applicable ones of the paper.")
     ] = "",
-    data: Annotated[str | None, typer.Option(help="Data set; by default the one of the training.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data set, or a folder of labelled images; by default the one of the training.")
+    ] = None,
     ood: Annotated[str | None, typer.Option(help="Out-of-distribution set; by default the partner of the data set.")] = None,
     out: Annotated[Path | None, typer.Option(help=f"File for the results; by default RUN/{EVALUATION}.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start the file again instead of continuing it.")] = False,

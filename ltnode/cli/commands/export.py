@@ -12,6 +12,8 @@ from ltnode.cli import console
 from ltnode.errors import InputError
 from ltnode.export import Exported, export_model
 from ltnode.export.api import SUFFIX, Format
+from ltnode.export.table_encoding import column_values
+from ltnode.tables import read_table
 from ltnode.trained import TrainedModel
 from ltnode.typing import Tensor
 
@@ -68,6 +70,8 @@ def _grid(text: str) -> Literal["stored", "adaptive"] | int:
 
 def _inputs(file: Path, trained: TrainedModel, uint8: bool) -> Tensor:
     """Inputs from a file, in the dtype of the exported model."""
+    if trained.schema is not None:
+        return torch.from_numpy(column_values(trained.schema, read_table(file)))
     raw = trained.read(file).raw
     if uint8 and raw.is_floating_point():
         raw = (raw * 255).round().to(torch.uint8)
@@ -85,6 +89,7 @@ def _report(done: Exported, trained: TrainedModel) -> None:
             "file": f"{done.path} ({done.size / 1e6:.2f} MB, {done.format}{opset})",
             "model": f"{trained.name}: {facts['model']}, {members}, {facts['grid'].removesuffix(' steps')} steps",
             "input": facts["input"],
+            **({"columns": ", ".join(column.name for column in trained.schema.columns)} if trained.schema else {}),
             "outputs": facts["outputs"],
             "difference": f"{done.agreement.difference:.1e} from the library on {done.agreement.inputs} inputs "
             f"(tolerance {facts['tolerance']})",

@@ -20,6 +20,7 @@ from ltnode.errors import InputError, LTNodeError
 from ltnode.progress import progress_bar
 from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain
 from ltnode.trained.inputs import Batch, find_files
+from ltnode.trained.model import BATCH
 from ltnode.typing import Tensor
 
 EXAMPLES = (
@@ -36,10 +37,13 @@ Explain = Literal["none", "flagged", "all"]
 
 @dataclass(frozen=True)
 class _Named:
-    """The prediction of one input, the name of the input, the conversions that it needed, and what makes it unfamiliar."""
+    """The prediction of one input, the name of the input, the conversions that it needed, and what makes it unfamiliar.
+
+    The input itself is kept until it was explained.
+    """
 
     name: str
-    raw: Tensor
+    raw: Tensor | None
     row: PredictionRow
     notes: tuple[str, ...]
     columns: tuple[str, ...]
@@ -75,8 +79,16 @@ def predict(
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise InputError(f"--out must end in .json or .csv, not {out.name!r}")
     trained = TrainedModel.open(run, device, data).with_false_alarm_rate(false_alarm_rate)
-    batches, bad = _read(inputs, trained)
-    predictions = _explained(trained, _predict(trained, batches, samples), explanations)
+    found, bad = _files(inputs)
+    predictions: list[_Named] = []
+    usable = 0
+    groups = [found[start : start + BATCH] for start in range(0, len(found), BATCH)]
+    with progress_bar("predict", len(found), "files", shown=len(groups) > 1) as advance:
+        for group in groups:  # of thousands of photos, only those of one group are in memory
+            batches, unusable = _read(group, trained)
+            predictions += _explained(trained, _predict(trained, batches, samples, show=len(groups) == 1), explanations)
+            usable, bad = usable + len(batches), bad + unusable
+            advance(len(group))
     if trained.flag_problem is not None:
         console.warn(trained.flag_problem)
     content = _document(trained, predictions, samples, top)
@@ -89,34 +101,40 @@ def predict(
         if out is not None:
             console.say(f"The predictions are in {out}")
     if bad:
-        console.error(f"{bad} of {bad + len(batches)} inputs could not be used; the reasons are above")
+        console.error(f"{bad} of {bad + usable} inputs could not be used; the reasons are above")
         raise typer.Exit(_ERROR)
 
 
-def _read(inputs: Sequence[Path], trained: TrainedModel) -> tuple[list[Batch], int]:
-    """The usable inputs, and the number of the others, which are reported."""
-    batches: list[Batch] = []
+def _files(inputs: Sequence[Path]) -> tuple[list[Path], int]:
+    """The files to predict, and the number of paths without any, which are reported."""
+    found: list[Path] = []
     bad = 0
     for path in inputs:
         try:
-            input_files = find_files(path)
+            found += find_files(path)
         except LTNodeError as error:
             console.error(str(error))
             bad += 1
-            continue
-        for file in input_files:
-            try:
-                batches.append(trained.read(file))
-            except InputError as error:
-                console.error(str(error))
-                bad += 1
+    return found, bad
+
+
+def _read(paths: Sequence[Path], trained: TrainedModel) -> tuple[list[Batch], int]:
+    """The usable inputs, and the number of the others, which are reported."""
+    batches: list[Batch] = []
+    bad = 0
+    for path in paths:
+        try:
+            batches.append(trained.read(path))
+        except InputError as error:
+            console.error(str(error))
+            bad += 1
     return batches, bad
 
 
-def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int) -> list[_Named]:
+def _predict(trained: TrainedModel, batches: Sequence[Batch], samples: int, *, show: bool) -> list[_Named]:
     # Files of one dtype are predicted together, so that thousands of images form large batches.
     rows: dict[int, list[PredictionRow]] = {}
-    with progress_bar("predict", sum(len(batch.names) for batch in batches)) as advance:
+    with progress_bar("predict", sum(len(batch.names) for batch in batches), shown=show) as advance:
         for dtype in dict.fromkeys(batch.raw.dtype for batch in batches):
             alike = [position for position, batch in enumerate(batches) if batch.raw.dtype == dtype]
             together = iter(trained.rows(torch.cat([batches[position].raw for position in alike]), samples, advance))
@@ -132,13 +150,14 @@ def _explained(trained: TrainedModel, predictions: Sequence[_Named], which: Expl
     """The predictions, the flagged ones or all of them with an explanation."""
     chosen = [one for one in predictions if which == "all" or (which == "flagged" and one.row.unfamiliar)]
     if not chosen:
-        return list(predictions)
+        return [replace(one, raw=None) for one in predictions]
     explained = {}
     with progress_bar("explain", len(chosen)) as advance:
         for one in chosen:
-            explained[id(one)] = replace(one, explanation=explain(trained, one.raw[None])[0])
+            assert one.raw is not None
+            explained[id(one)] = explain(trained, one.raw[None])[0]
             advance(1)
-    return [explained.get(id(one), one) for one in predictions]
+    return [replace(one, raw=None, explanation=explained.get(id(one))) for one in predictions]
 
 
 def _best(trained: TrainedModel, row: PredictionRow, top: int) -> list[dict[str, Any]]:

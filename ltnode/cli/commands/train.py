@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,25 +11,59 @@ import typer
 
 from ltnode import data as data_sets
 from ltnode.cli import console
+from ltnode.cli.own_data import TableOptions, provisional_config, say_folder, say_table
+from ltnode.data import Dataset
+from ltnode.data.own import is_path, load_path
 from ltnode.errors import ConfigError
 from ltnode.fitting import fit, fit_members, fit_seeds
 from ltnode.models import MODELS, PRESETS, Model, build
+from ltnode.trained.own_data import is_table
 from ltnode.training import Run, TrainConfig, train_preset
+from ltnode.training.convergence import not_converged
 from ltnode.training.engine import seed_folder
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
 """Names of the data sets; "gap" is another name of "synthetic"."""
 EXAMPLES = (
     "ltnode train --model lt-node --data synthetic --seed 7 --out runs/x",
+    "ltnode train --data sales.csv --target price --group customer --out runs/sales",
     "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
+    "ltnode train --data photos --image-size 64 --out runs/photos",
     "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
     "ltnode train --model lt-node --data cifar10 --members 5 --out runs/cifar-ensemble",
 )
 
 
 def train(
-    model: Annotated[str | None, typer.Option(help=f"One of {', '.join(MODELS)}.")] = None,
-    data: Annotated[str | None, typer.Option(help=f"One of {', '.join(DATA_SETS)}.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(MODELS)}; by default lt-node for data of your own.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(DATA_SETS)}; a table: a .csv, .tsv, .parquet or .npz file; or a folder of images, CLASS/* "
+            "or train/CLASS/*, with val/ and test/ beside train/ if you have them."
+        ),
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Table: the column to predict.")] = None,
+    task: Annotated[str | None, typer.Option(help="Table: classification or regression; by default inferred.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Table: column whose equal values keep rows in one part, such as a customer.")
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="Table: a column that is not used; can be repeated.", metavar="COLUMN")
+    ] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Table: number, category, boolean or date, such as zip=category; can be repeated.", metavar="COLUMN=KIND"
+        ),
+    ] = None,
+    test: Annotated[Path | None, typer.Option(help="Table of test rows; by default they are drawn.")] = None,
+    test_fraction: Annotated[float | None, typer.Option(help="Table: share of test rows that are drawn; by default 0.2.")] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Folder: height and width to which images are cropped and scaled.", min=8)
+    ] = None,
     preset: Annotated[str | None, typer.Option(help=f"One of {', '.join(PRESETS)}; by default 'default'.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order and end-times; by default 0.", min=0)] = None,
     seeds: Annotated[
@@ -52,6 +87,10 @@ def train(
 ) -> None:
     """Train a model and write a run folder: configuration, log, checkpoints, the model, and its provenance.
 
+    A table has one row per line and the names of the columns in the first line. The kinds of its columns and the task are
+    inferred and shown, the model is lt-node unless --model names another one, and predictions are in the units of the target.
+    The files of a folder of images are checked first; those of a large one are read while training.
+
     Options on the command line override those of --config, which override those of the preset. A classifier that is trained with
     --set validation_fraction=0.1 also gets an operating point.
     """
@@ -60,11 +99,11 @@ def train(
         raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")
     if seeds and members:
         raise ConfigError("--seeds and --members cannot be combined: --seeds 0-4 gives five models, --members 5 one ensemble")
-    chosen = configuration(config, {key: value for key, value in options.items() if value is not None}, settings or ())
-    assert chosen.model is not None
-    assert chosen.data is not None
-    loaded = data_sets.load(chosen.data)
-    base = out or Path("runs") / (f"{chosen.data}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
+    table = TableOptions(target, task, group, tuple(ignore or ()), tuple(kind or ()), test, test_fraction)
+    chosen, loaded = _chosen(
+        config, {key: value for key, value in options.items() if value is not None}, settings or (), table, image_size
+    )
+    base = out or Path("runs") / (f"{Path(loaded.name).stem}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
     several = console.numbers(seeds) if seeds else []
     one = out or seed_folder(base, chosen.seed)
     folders = [seed_folder(base, number) for number in several] or [one]
@@ -73,7 +112,7 @@ def train(
         return build(chosen.model, loaded, chosen.preset or "default", seed=number, **chosen.model_options)  # type: ignore[arg-type]
 
     places = ", ".join(str(folder) for folder in folders)
-    console.say(f"Training {chosen.model} on {chosen.data} ({loaded.n_train} examples) in {places}")
+    console.say(f"Training {chosen.model} on {loaded.name} ({loaded.n_train} examples) in {places}")
     with console.resumable(f"The checkpoint is in {places}: run the same command with --resume to continue."):
         if members:
             runs = [fit_members(network, loaded, chosen, members, one, resume=resume)]
@@ -85,7 +124,32 @@ def train(
         report_run(run, folder)
 
 
-def configuration(file: Path | None, options: dict[str, Any], settings: list[str] | tuple[str, ...]) -> TrainConfig:
+def _chosen(
+    file: Path | None, options: dict[str, Any], settings: Sequence[str], table: TableOptions, image_size: int | None
+) -> tuple[TrainConfig, Dataset]:
+    """The configuration of a command line and the data that it names: a built-in data set, a table or a folder."""
+    named = {**({} if file is None else read_values(file)), **options}
+    data = named.get("data")
+    if not is_table(data):
+        table.require_none(data)
+    if image_size is not None and (data is None or is_table(data) or not is_path(data)):
+        raise ConfigError(f"--image-size belongs to folders of images, and --data {data} is none")
+    if data is None or not (is_table(data) or is_path(data)):
+        config = configuration(file, options, settings)
+        assert config.data is not None
+        return config, data_sets.load(config.data)
+    named.setdefault("model", "lt-node")
+    if is_table(data):
+        loaded = table.load(data, provisional_config(named, settings))
+        say_table(loaded, task_given=table.task is not None)
+    else:
+        loaded = load_path(data, size=image_size)
+        say_folder(loaded)
+    named["data"] = loaded.name
+    return train_preset(named["model"], loaded, named.get("preset", "default")).replace(**named).with_overrides(settings), loaded
+
+
+def configuration(file: Path | None, options: dict[str, Any], settings: Sequence[str]) -> TrainConfig:
     """The configuration of a command line: the preset, changed by a TOML file, by options, by ``key=value`` settings."""
     values = {} if file is None else read_values(file)
     named = {**values, **options}
@@ -112,4 +176,7 @@ def report_run(run: Run, folder: Path) -> None:
     for group in ("learnt", "validation"):
         facts |= {f"{group} {name}": f"{value:.4g}" for name, value in last.get(group, {}).items()}
     console.facts(facts)
+    problem = not_converged(run.history)
+    if problem is not None:
+        console.warn(f"{problem}, for example with --set epochs={2 * run.config.epochs}")
     console.say(f'{run.status.value}: the model is in {folder}; load it with ltnode.load("{folder.as_posix()}")')

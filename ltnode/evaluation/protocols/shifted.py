@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ltnode import metrics
+from ltnode.data.streaming import mapped
 from ltnode.evaluation.protocols.context import Context
 from ltnode.evaluation.results import ResultRow
 from ltnode.evaluation.shifts import corrupt, rotate
@@ -16,7 +19,9 @@ def rotation(context: Context) -> list[ResultRow]:
     x, y, o = context.test.x, context.test.y, context.options
     rows: list[ResultRow] = []
     for angle in o.angles:
-        predictions = context.predictor.classify(rotate(x, angle)) if angle % 360 else context.predict_test()
+        predictions = (
+            context.predictor.classify(mapped(partial(rotate, degrees=angle), x)) if angle % 360 else context.predict_test()
+        )
         setting, n, cost = {"angle": angle}, len(predictions), predictions.cost
         rows += context.quality_rows("rotation", predictions, y, setting)
         rows.append(context.row("rotation", "mean_entropy", predictions.entropy.mean().item(), n, cost, setting))

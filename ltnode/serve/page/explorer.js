@@ -6,6 +6,7 @@ import { ImageInputs } from "./image_inputs.js";
 import { byId, element, page, say } from "./page.js";
 import { clearPrediction, clearTrajectory, isPredictionPending, requestPrediction } from "./prediction.js";
 import { cancelSweep, clearSweep, requestSweep, showSweep } from "./sweep.js";
+import { clearEffect, offerForm, requestEffect, tableRequest } from "./table_inputs.js";
 import { about, captions, modelTitle } from "./words.js";
 
 const PROMPTS = { draw: "Draw something on the pad.", upload: "Choose or drop an image." };
@@ -21,6 +22,7 @@ const hasCurve = ({ task, kind, shape }) => task === "regression" && kind === "v
 
 function currentInput(model) {
   if (model.kind === "image") return images.request(model);
+  if (model.kind === "table") return tableRequest();
   if (hasCurve(model)) return curveRequest();
   const values = numbers();
   return values.includes(null) ? null : { input: values };
@@ -48,12 +50,14 @@ function refresh({ sweep = true, wait } = {}) {
     sweepIsDue = false;
     requestSweep(subject, input);
   };
+  if (model.kind === "table") requestEffect();
   requestPrediction({ subject, input, change: isImage ? images.change : null, wait }, onShown, refuse);
 }
 
 function refuse({ message }) {
   say("input-message", message);
   cancelSweep();
+  clearEffect();
   clearPrediction("No prediction for this input.");
 }
 
@@ -81,6 +85,7 @@ function chooseModel(name) {
   showPanels(model);
   clearTrajectory();
   clearCurve();
+  clearEffect();
   clearSweep();
   if (hasCurve(model)) {
     clearPrediction("Choose an input.");
@@ -89,6 +94,8 @@ function chooseModel(name) {
   }
   if (model.kind === "image") {
     images.offer(model);
+  } else if (model.kind === "table") {
+    offerForm(model, () => refresh());
   } else {
     byId("numbers-label").textContent = `${model.shape[0]} raw numbers, separated by commas or spaces`;
     byId("numbers").value = Array(model.shape[0]).fill(0).join(", ");
@@ -100,7 +107,8 @@ function showPanels(model) {
   const isImage = model.kind === "image";
   const isClassifier = model.task === "classification";
   byId("image-input").hidden = !isImage;
-  byId("vector-input").hidden = isImage;
+  byId("vector-input").hidden = model.kind !== "vector";
+  byId("table-input").hidden = byId("effect-card").hidden = model.kind !== "table";
   byId("scalar-input").hidden = byId("curve-card").hidden = !hasCurve(model);
   byId("numbers-form").hidden = hasCurve(model);
   byId("class-row").hidden = byId("entropy-card").hidden = !isClassifier;

@@ -33,7 +33,11 @@ export function areaPath(xs, low, high, x, y) {
   return `${linePath(xs, high, x, y)}${back.join("")}Z`;
 }
 
-const trim = (value) => String(Number(value.toPrecision(6)));
+// A short number: at most six digits, thousands and millions as k and M.
+export function trim(value) {
+  const [unit, letter] = Math.abs(value) >= 1e6 ? [1e6, "M"] : Math.abs(value) >= 1e4 ? [1e3, "k"] : [1, ""];
+  return `${Number((value / unit).toPrecision(letter ? 4 : 6))}${letter}`;
+}
 
 export function bottomAxis(x, pixel, values, format = trim) {
   const [left, right] = x.range;

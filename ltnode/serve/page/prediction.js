@@ -3,7 +3,7 @@
 import { Latest, post } from "./api.js";
 import { base64, showPicture } from "./image_inputs.js";
 import { END_TIMES, byId, element, page, say } from "./page.js";
-import { Plot } from "./plot.js";
+import { Plot, trim } from "./plot.js";
 import { Colours, fixed, showBars, showEntropy, showFacts, showFlags, showVerdict } from "./results.js";
 import { offerExplanation, profilePlot, showProfile } from "./profile.js";
 import { drawTrajectory, readTrajectory } from "./trajectory.js";
@@ -49,8 +49,8 @@ export function requestPrediction({ subject, input, change, wait }, onShown, onE
 }
 
 // A model without an end-time has no trajectory, but it can predict.
-async function predictOnly(model, { input, image, sample }, signal) {
-  const inputs = input ? { inputs: [input] } : { images: [image ?? (await samplePicture(sample, signal))] };
+async function predictOnly(model, { input, row, image, sample }, signal) {
+  const inputs = input ? { inputs: [input] } : row ? { rows: [row] } : { images: [image ?? (await samplePicture(sample, signal))] };
   const answer = await post("api/predict", { model, samples: END_TIMES, ...inputs }, signal);
   return { ...answer, prediction: answer.predictions[0], times: [], profile: null, reason: "this model has no end-time, and therefore no trajectory" };
 }
@@ -96,7 +96,7 @@ function meanSeries({ means, prediction: { mean } }) {
   const low = Math.min(...means, mean);
   const high = Math.max(...means, mean);
   const margin = 0.08 * (high - low || 1);
-  const average = [{ name: "mean", slot: 0, value: mean, text: fixed(mean, 2) }];
+  const average = [{ name: "mean", slot: 0, value: mean, text: Math.abs(mean) < 1000 ? fixed(mean, 2) : trim(mean) }];
   return { range: [low - margin, high + margin], unit: "mean", series: [{ name: "mean", slot: 0, values: means }], average };
 }
 

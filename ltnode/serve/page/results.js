@@ -5,7 +5,9 @@ import { byId, element } from "./page.js";
 const SLOTS = 4; // the number of colours
 const MOST_BARS = 12;
 
-export const fixed = (value, digits = 3) => (Math.abs(value) < 0.5 * 10 ** -digits ? 0 : value).toFixed(digits);
+// Numbers of 1000 and more, such as prices, have six digits in total.
+export const fixed = (value, digits = 3) =>
+  Math.abs(value) >= 1000 ? String(Number(value.toPrecision(6))) : (Math.abs(value) < 0.5 * 10 ** -digits ? 0 : value).toFixed(digits);
 const percent = (share) => `${(100 * share).toFixed(share > 0.9995 || share < 0.0005 ? 2 : 1)} %`;
 const roundPercent = (share) => `${Number((100 * share).toPrecision(4))} %`;
 const byProbability = ({ probs }) => probs.map((_, label) => label).sort((a, b) => probs[b] - probs[a]);
