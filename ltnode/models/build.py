@@ -7,6 +7,7 @@ from inspect import Parameter, signature
 from typing import Any
 
 import torch
+from torch import nn
 
 from ltnode.endtime import EndTime
 from ltnode.errors import InputError, unknown_name
@@ -29,12 +30,12 @@ def build(
         preset: ``"default"``: recommended for users (posterior truncated to the window, normalised weights, no BatchNorm);
             ``"paper"``: the published experiment (density weights, no truncation, adaptive steps, random draws).
         seed: Seed of the initial weights; None draws them from the global generator of torch.
-        **options: ``width``, ``augment``, ``stem`` (``"paper"`` or ``"deep"``, the default for images of more than 64 pixels),
-            ``objective`` and ``solver`` (options, or a mapping of changes), ``parts``, ``end_time`` (a distribution, or a mapping
-            of changes such as ``{"prior": (1.0, 0.01)}``), ``noise`` of a regression (``"constant"``, or ``"varying"`` with the
-            input); for the models that
-            have them ``sde``, ``gp``, ``rate``; for an ensemble ``members`` (5) and ``of``, the model that it consists of
-            (``node``).
+        **options: ``width``, ``augment``, ``stem`` (``"paper"`` or ``"deep"``, the default for images of more than 64 pixels, or
+            a module of your own, such as a pretrained one, whose weights are kept), ``objective`` and ``solver`` (options, or a
+            mapping of changes), ``parts``, ``end_time`` (a distribution, or a mapping of changes such as
+            ``{"prior": (1.0, 0.01)}``), ``noise`` of a regression (``"constant"``, or ``"varying"`` with the input); for the
+            models that have them ``sde``, ``gp``, ``rate``; for an ensemble ``members`` (5) and ``of``, the model that it
+            consists of (``node``).
     """
     if not isinstance(model, str) or model not in MODELS:
         raise InputError(unknown_name("model", model, MODELS))
@@ -68,7 +69,8 @@ def build_from_spec(description: Mapping[str, Any]) -> Model:
 
 def _describe(model: str, spec: InputSpec, preset: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Describe a model as JSON for `build_from_spec`; None when it has parts that the user provided."""
-    if options.get("parts") is not None or isinstance(options.get("end_time"), EndTime):
+    own_stem = isinstance(options.get("stem"), nn.Module)
+    if options.get("parts") is not None or own_stem or isinstance(options.get("end_time"), EndTime):
         return None
 
     def plain(value: Any) -> Any:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
+import torch
 from torch import nn
 
 from ltnode.checks import checked_count
 from ltnode.endtime import EndTime
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import images, vectors
-from ltnode.models.contract import Model
+from ltnode.models.contract import Model, evaluating
 from ltnode.models.ensemble import Ensemble
 from ltnode.models.input_spec import InputSpec
 from ltnode.models.latent_time import LatentTimeODE
@@ -39,7 +40,7 @@ def _build_latent_time(
     *,
     width: int | None = None,
     augment: int = 0,
-    stem: Stem | None = None,
+    stem: Stem | nn.Module | None = None,
     parts: Parts | None = None,
     end_time: EndTime | Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
@@ -93,9 +94,17 @@ def _check_one_target(name: str, spec: InputSpec) -> None:
 
 
 def _default_parts(
-    spec: InputSpec, preset: Preset, width: int | None, amortized: bool, augment: int, outputs: int | None, stem: Stem | None
+    spec: InputSpec,
+    preset: Preset,
+    width: int | None,
+    amortized: bool,
+    augment: int,
+    outputs: int | None,
+    stem: Stem | nn.Module | None,
 ) -> Parts:
     width = width if width is None else checked_count("width", width)
+    if isinstance(stem, nn.Module):
+        return _parts_after(stem, spec, width, amortized, augment, outputs)
     if stem is not None and (stem not in get_args(Stem) or not spec.is_image):
         raise InputError(f"stem must be one of {', '.join(get_args(Stem))}, and is for images, not {stem!r}")
     if spec.is_image:
@@ -105,6 +114,24 @@ def _default_parts(
     if width is not None or augment:
         raise InputError("the paper's 1-D network has a fixed width and no augmentation; use preset='default'")
     return paper_vector_parts(spec, amortized)
+
+
+def _parts_after(
+    stem: nn.Module, spec: InputSpec, width: int | None, amortized: bool, augment: int, outputs: int | None
+) -> Parts:
+    """Return the networks that follow a stem of the user, whose weights stay as they are."""
+    with torch.no_grad(), evaluating(stem):
+        like = next(stem.parameters(), torch.zeros(()))
+        state = stem(torch.zeros(2, *spec.shape, dtype=like.dtype, device=like.device))
+    dimensions = 4 if spec.is_image else 2
+    if not isinstance(state, torch.Tensor) or state.ndim != dimensions or len(state) != 2:
+        given = tuple(state.shape) if isinstance(state, torch.Tensor) else type(state).__name__
+        form = "(B, channels, height, width)" if spec.is_image else "(B, features)"
+        raise InputError(f"a stem must map inputs (B, {', '.join(map(str, spec.shape))}) to states {form}, not {given}")
+    if width is not None and width != state.shape[1]:
+        raise InputError(f"width must be that of the stem, {state.shape[1]}, or left out, not {width}")
+    make = image_parts if spec.is_image else vector_parts
+    return replace(make(spec, state.shape[1], amortized, augment, outputs), stem=stem)
 
 
 def _override(base: Options, change: Options | Mapping[str, Any] | None) -> Options:
@@ -131,7 +158,7 @@ def _build_ensemble(
     members: int = 5,
     width: int | None = None,
     augment: int = 0,
-    stem: Stem | None = None,
+    stem: Stem | nn.Module | None = None,
     end_time: Mapping[str, Any] | None = None,
     objective: ObjectiveOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
@@ -165,7 +192,7 @@ def _build_dropout(
     rate: float = 0.1,
     width: int | None = None,
     augment: int = 0,
-    stem: Stem | None = None,
+    stem: Stem | nn.Module | None = None,
     parts: Parts | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> DropoutODE:
@@ -180,7 +207,7 @@ def _build_sde_net(
     preset: Preset,
     *,
     width: int | None = None,
-    stem: Stem | None = None,
+    stem: Stem | nn.Module | None = None,
     parts: Parts | None = None,
     sde: SDEOptions | Mapping[str, Any] | None = None,
 ) -> SDENet:
@@ -209,7 +236,7 @@ def _build_node_gp(
     preset: Preset,
     *,
     width: int | None = None,
-    stem: Stem | None = None,
+    stem: Stem | nn.Module | None = None,
     gp: GPOptions | Mapping[str, Any] | None = None,
     solver: SolverOptions | Mapping[str, Any] | None = None,
 ) -> NodeGP:

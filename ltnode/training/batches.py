@@ -75,6 +75,11 @@ class TrainingData:
         size = config.batch_size
         if config.drop_last and size is not None and size > used.n_train:
             raise InputError(f"batch_size must be <= {used.n_train} (all training examples) with drop_last, not {size}")
+        if config.class_weights is not None and (dataset.task != "classification" or size is None or size >= used.n_train):
+            raise ConfigError(
+                f"class_weights needs a classification in batches of fewer than all {used.n_train} examples, not a "
+                f"{dataset.task} with batch_size {size}"
+            )
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         return cls(used, used.train.to(device), validation, calibration, config, dtype, parts, teacher)
 
@@ -86,12 +91,18 @@ class TrainingData:
         return whole if self.config.drop_last else whole + (rest > 0)
 
     def epoch_order(self, epoch: int) -> Int[Tensor, " n"]:
-        """Return the order of the examples in an epoch, a permutation by (seed, epoch); unchanged if a step takes all of them."""
+        """Return the order of the examples in an epoch, a permutation by (seed, epoch); unchanged if a step takes all of them.
+
+        With balanced classes it is a draw with replacement, in which every class has the same probability.
+        """
         n = len(self.train)
         if self.config.batch_size is None or self.config.batch_size >= n:
             return torch.arange(n)
-        seed = hash_counters(self.config.seed, _ORDER, epoch) >> 1
-        return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(hash_counters(self.config.seed, _ORDER, epoch) >> 1)
+        if self.config.class_weights is not None:
+            labels = self.train.y.cpu()
+            return torch.multinomial(1.0 / torch.bincount(labels)[labels], n, replacement=True, generator=generator)
+        return torch.randperm(n, generator=generator)
 
     def batches(self, epoch: int, skip: int = 0, rank: int = 0, world: int = 1) -> Iterator[Batch]:
         """Yield the batches of an epoch (from 0) after the first ``skip``; with several processes, the share of one in each."""

@@ -22,7 +22,15 @@ from ltnode.training.presets import preset_values
 
 FREE_ON_RESUME = ("device", "accelerate", "checkpoint_epochs", "checkpoint_minutes", "keep_checkpoints", "tensorboard")
 """Keys that do not change what is computed: a resumed run may change them, and they are not part of the hash."""
-LATER_KEYS: Mapping[str, Any] = {"averaging": None, "calibration_fraction": 0.0, "split_seed": None, "distill_weight": 1.0}
+LATER_KEYS: Mapping[str, Any] = {
+    "averaging": None,
+    "calibration_fraction": 0.0,
+    "split_seed": None,
+    "distill_weight": 1.0,
+    "class_weights": None,
+    "init": None,
+    "frozen": [],
+}
 """Keys that version 0.1 did not have, with the values that describe its trainings; with these, the hash is that of 0.1."""
 _ALIASES = {"learning_rate": "lr", "max_iter": "epochs", "n_iter": "epochs", "random_state": "seed", "wd": "weight_decay"}
 """Names of other libraries, with the key that an error message suggests."""
@@ -76,6 +84,10 @@ class TrainConfig:
         split_seed: Seed of the held-out parts; None takes ``seed``. Runs with different seeds and the same ``split_seed`` hold
             out the same examples.
         distill_weight: With a teacher, share of its probabilities in the targets; the labels have the rest.
+        class_weights: ``"balanced"``: every class is drawn equally often, with replacement, however many examples it has; None
+            takes each example once per epoch.
+        init: Run folder whose weights the training started from, for records.
+        frozen: Parts of the model that are not trained, such as ``("stem",)``.
         drop_last: Skip the last batch of an epoch if it is smaller than the others.
         precision: ``"fp32"``; ``"tf32"``: TensorFloat-32 products on CUDA; ``"bf16"``: layers in bfloat16, state in float32.
         device: ``"auto"`` (CUDA if there is a device), ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
@@ -112,6 +124,9 @@ class TrainConfig:
     calibration_fraction: float = 0.0
     split_seed: int | None = None
     distill_weight: float = 1.0
+    class_weights: Literal["balanced"] | None = None
+    init: str | None = None
+    frozen: tuple[str, ...] = ()
     drop_last: bool = False
     precision: Precision = "fp32"
     device: str = "auto"

@@ -62,6 +62,10 @@ def _are_epochs(value: Any) -> bool:
     return list(value) == sorted({epoch for epoch in value if epoch >= 1})
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(name, str) for name in value)
+
+
 def _is_table(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
@@ -87,12 +91,14 @@ RATE = _number("a finite number >= 0", lambda v: math.isfinite(v) and v >= 0)
 _ROLES = Rule("a table of numbers by role", _is_table, dict)
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("model", "data", "preset"), _STRING.or_none()),
+    **dict.fromkeys(("model", "data", "preset", "init"), _STRING.or_none()),
     "seed": _INTEGER,
     "split_seed": _INTEGER.or_none(),
     **dict.fromkeys(("epochs", "keep_checkpoints", "log_every"), _COUNT),
     **dict.fromkeys(("batch_size", "limit", "checkpoint_epochs"), _COUNT.or_none()),
     "optimizer": _choice("sgd", "adam"),
+    "class_weights": _choice("balanced").or_none(),
+    "frozen": Rule("a list of names of parts", _are_names, tuple),
     **dict.fromkeys(("lr", "weight_decay"), RATE),
     **dict.fromkeys(("momentum", "validation_fraction", "calibration_fraction"), _FRACTION),
     "averaging": _number("a number > 0 and < 1", lambda v: 0 < v < 1).or_none(),

@@ -21,6 +21,7 @@ from ltnode.models.averaging import Averages, swapped_in
 from ltnode.models.contract import evaluating
 from ltnode.models.familiar_model import FamiliarModel
 from ltnode.training.batches import TrainingData
+from ltnode.training.transfer import is_frozen
 from ltnode.typing import Tensor
 
 _GRID = 2048
@@ -125,7 +126,8 @@ def refit_batch_norm(model: Model, data: TrainingData) -> None:
 
     Models without BatchNorm stay as they are.
     """
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    every = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    norms = [norm for norm in every if not is_frozen(norm)]
     if not norms:
         return
     examples, config = fitting_examples(data), data.config
@@ -133,6 +135,8 @@ def refit_batch_norm(model: Model, data: TrainingData) -> None:
     momenta = [norm.momentum for norm in norms]
     modes = {part: part.training for part in model.modules()}
     model.train()
+    for norm in every:
+        norm.train(not is_frozen(norm))
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over all passes

@@ -32,6 +32,7 @@ from ltnode.training.run import Run, RunFolder
 from ltnode.training.status import RunStatus, TrainingError
 from ltnode.training.step import make_averages, make_optimizers, make_step, set_learning_rates
 from ltnode.training.stopping import stop_requests
+from ltnode.training.transfer import freeze
 from ltnode.training.validation import observing, validate
 
 _LOG = logging.getLogger("ltnode")
@@ -68,6 +69,7 @@ class Training:
         self.concurrent_runs = concurrent_runs
         self.data = TrainingData.of(dataset, model, config, device, teacher)
         model.to(device).train()
+        freeze(model, config.frozen)
         workers.same_start(model)
         self.optimizers = make_optimizers(model, config)
         self.averages = make_averages(self.optimizers, config)

@@ -78,7 +78,9 @@ def make_step(
         check=example is None or not on_cuda,
         averages=averages,
     )
-    return RunStep(eager if example is None else accelerated_step(eager, example, config.accelerate, concurrent_runs))
+    # Captured steps update all weights of a model.
+    accelerate = "off" if config.frozen else config.accelerate
+    return RunStep(eager if example is None else accelerated_step(eager, example, accelerate, concurrent_runs))
 
 
 def make_optimizers(model: Model, config: TrainConfig) -> dict[str, torch.optim.Optimizer]:

@@ -8,6 +8,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from ltnode.data import formats
 from ltnode.data.budget import Budget
 from ltnode.errors import LTNodeError
 from ltnode.imagefiles.decode import LOCAL_FORMATS, UnusableImage, decode
+from ltnode.imagefiles.header import header
 from ltnode.serve import Limits
 from ltnode.serve.failures import ApiError
 from ltnode.serve.parsing import RequestParser, parse_json
@@ -161,8 +163,15 @@ def _settings(data: bytes) -> object:
     return TrainConfig.from_toml(_file("config.toml", data))
 
 
+def _image(data: bytes) -> object:
+    """Look at the header, and decode the file whatever the header says."""
+    with suppress(UnusableImage):
+        header(_file("image", data), 1_000_000, LOCAL_FORMATS)
+    return decode(data, (3, 32, 32), 1_000_000, LOCAL_FORMATS)
+
+
 TARGETS = {
-    "images": Target(lambda data: decode(data, (3, 32, 32), 1_000_000, LOCAL_FORMATS)),
+    "images": Target(_image),
     "npy": Target(_npy),
     "csv": Target(lambda data: read_csv(data, (3,))),
     "idx": Target(lambda data: formats.read_idx(_file("idx", data), Budget(1 << 24))),

@@ -21,6 +21,7 @@ from ltnode.trained.own_data import is_table
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.convergence import not_converged
 from ltnode.training.engine import seed_folder
+from ltnode.training.transfer import start_from
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
 """Names of the data sets; "gap" is another name of "synthetic"."""
@@ -29,6 +30,7 @@ EXAMPLES = (
     "ltnode train --data sales.csv --target price --group customer --out runs/sales",
     "ltnode train --model alt-node --data cifar10 --preset paper --set epochs=100 --out runs/cifar --resume",
     "ltnode train --data photos --image-size 64 --out runs/photos",
+    "ltnode train --data more-photos --init runs/photos --freeze stem --class-weights balanced --out runs/more",
     "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
     "ltnode train --model lt-node --data cifar10 --members 5 --out runs/cifar-ensemble",
 )
@@ -82,6 +84,15 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one value, such as lr=0.05; can be repeated."),
     ] = None,
+    init: Annotated[
+        Path | None, typer.Option(help="Run folder whose weights the training starts from, wherever they fit.", metavar="RUN")
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(help="Part that is not trained, such as stem; can be repeated.", metavar="PART")
+    ] = None,
+    class_weights: Annotated[
+        str | None, typer.Option(help="balanced: draw every class equally often, however many examples it has.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many training examples.", min=1)] = None,
 ) -> None:
@@ -94,7 +105,10 @@ def train(
     Options on the command line override those of --config, which override those of the preset. A classifier that is trained with
     --set validation_fraction=0.1 also gets an operating point.
     """
-    options = {"model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit}
+    options = {
+        "model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit,
+        "init": None if init is None else init.as_posix(), "frozen": freeze or None, "class_weights": class_weights,
+    }  # fmt: skip
     if seeds and seed is not None:
         raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")
     if seeds and members:
@@ -109,7 +123,12 @@ def train(
     folders = [seed_folder(base, number) for number in several] or [one]
 
     def network(number: int) -> Model:
-        return build(chosen.model, loaded, chosen.preset or "default", seed=number, **chosen.model_options)  # type: ignore[arg-type]
+        made = build(chosen.model, loaded, chosen.preset or "default", seed=number, **chosen.model_options)  # type: ignore[arg-type]
+        if chosen.init is not None:
+            kept = start_from(made, chosen.init)
+            fresh = f"; new weights in {', '.join(kept)}" if kept else ""
+            console.say(f"Weights of {chosen.init}{fresh}")
+        return made
 
     places = ", ".join(str(folder) for folder in folders)
     console.say(f"Training {chosen.model} on {loaded.name} ({loaded.n_train} examples) in {places}")
