@@ -117,7 +117,9 @@ def train(
     chosen, loaded = _chosen(
         config, {key: value for key, value in options.items() if value is not None}, settings or (), table, image_size
     )
-    base = out or Path("runs") / (f"{Path(loaded.name).stem}-{chosen.model}" + (f"-ensemble{members}" if members else ""))
+    base = out or Path("runs") / (
+        f"{Path(chosen.data or loaded.name).stem}-{chosen.model}" + (f"-ensemble{members}" if members else "")
+    )
     several = console.numbers(seeds) if seeds else []
     one = out or seed_folder(base, chosen.seed)
     folders = [seed_folder(base, number) for number in several] or [one]
