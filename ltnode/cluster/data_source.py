@@ -19,8 +19,8 @@ def load_source(where: str) -> Dataset:
     """Load a data set.
 
     Args:
-        where: Name of a built-in set; a folder with one folder of images per class; a ``.npz`` file with arrays ``x`` and ``y``, or
-            with ``x_test`` and ``y_test`` as well; a ``.csv`` file of numbers whose last column is the target.
+        where: Name of a built-in set; a folder with one folder of images per class; a ``.npz`` file with arrays ``x`` and ``y``
+            and possibly ``x_test`` and ``y_test``; a ``.csv`` file of numbers whose last column is the target.
 
     Raises:
         DataError: It is none of these, or cannot be read.
@@ -36,7 +36,9 @@ def load_source(where: str) -> Dataset:
         return _from_npz(path)
     if path.suffix.lower() == ".csv":
         return _from_csv(path)
-    raise DataError(f"{path} must be a folder of images, a .npz file or a .csv file, not {path.suffix or 'a file without suffix'}")
+    raise DataError(
+        f"{path} must be a folder of images, a .npz file or a .csv file, not {path.suffix or 'a file without suffix'}"
+    )
 
 
 def is_built_in(where: str) -> bool:
@@ -63,7 +65,9 @@ def _from_csv(path: Path) -> Dataset:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} must be a table of numbers with commas and at most one header: {error}") from error
     if table.shape[1] < 2:
-        raise DataError(f"{path} must have at least one input column and the target in the last column, not {table.shape[1]} columns")
+        raise DataError(
+            f"{path} must have at least one input column and the target in the last column, not {table.shape[1]} columns"
+        )
     return Dataset.from_arrays(table[:, :-1], _labels(table[:, -1]), task=_task(table[:, -1]), name=path.stem)
 
 

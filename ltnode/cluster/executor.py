@@ -11,7 +11,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from ltnode.errors import ConfigError, InputError, LTNodeError, unknown_name
 
@@ -85,7 +85,7 @@ class Executor(ABC):
     def close(self) -> None:
         """End all tasks and workers."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Executor:
         return self
 
     def __exit__(self, *raised: object) -> None:

@@ -28,7 +28,9 @@ def connect(address: str | None) -> bool:
     if ray.is_initialized():
         return False
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, include_dashboard=False if address is None else None)
+        ray.init(
+            address=address, log_to_driver=False, configure_logging=False, include_dashboard=False if address is None else None
+        )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         raise ConfigError(f"cannot connect to the Ray cluster {address or 'of this machine'}: {reason}") from error
@@ -39,8 +41,8 @@ class RayExecutor(Executor):
     """Runs tasks on a Ray cluster.
 
     Args:
-        address: Address of the cluster, such as ``"auto"``, ``"10.0.0.1:6379"`` or ``"ray://host:10001"``; None starts one on this
-            machine.
+        address: Address of the cluster, such as ``"auto"``, ``"10.0.0.1:6379"`` or ``"ray://host:10001"``; None starts one on
+            this machine.
         threads: Number of threads, and of the cluster's CPUs, of a task.
         gpus: Share of a GPU for every task; several tasks share a GPU if it is below 1.
         jobs: Largest number of concurrent tasks; None uses the whole cluster.

@@ -16,6 +16,9 @@ from ltnode.cluster.spec import Range, SweepSpec
 from ltnode.counter_rng import hash_counters
 from ltnode.errors import missing_extra
 
+_LEAST_POINTS = 10
+"""With fewer complete points, an importance would be chance."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -102,7 +105,8 @@ class Search:
 
     def importance(self) -> dict[str, float]:
         """Share of the differences in value that each searched key explains (PED-ANOVA); empty where it cannot be told."""
-        if len(self._spec.search) < 2:
+        complete = sum(trial.state.name == "COMPLETE" for trial in self._study.get_trials(deepcopy=False))
+        if len(self._spec.search) < 2 or complete < _LEAST_POINTS:
             return {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", self._optuna.exceptions.ExperimentalWarning)

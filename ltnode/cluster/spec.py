@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from ltnode.cluster.data_source import is_built_in, load_source
 from ltnode.errors import ConfigError, unknown_name
@@ -26,8 +26,8 @@ _HELD_OUT = 0.1
 class Range:
     """Numbers from ``low`` to ``high``, whole ones if both ends are; ``log`` draws their logarithm uniformly."""
 
-    low: float
-    high: float
+    low: int | float
+    high: int | float
     log: bool = False
 
     @property
@@ -70,7 +70,7 @@ class SweepSpec:
     search: Space
 
     @classmethod
-    def read(cls, path: str | Path) -> Self:
+    def read(cls, path: str | Path) -> SweepSpec:
         """Read a TOML file.
 
         Raises:
@@ -79,7 +79,7 @@ class SweepSpec:
         return cls.of(read_toml(path))
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Self:
+    def of(cls, table: Mapping[str, Any]) -> SweepSpec:
         """Make a specification from a table of plain values.
 
         Raises:
@@ -112,7 +112,8 @@ class SweepSpec:
     def to_json(self) -> dict[str, Any]:
         """The specification as plain values, which `of` reads."""
         search = {
-            key: {"low": v.low, "high": v.high, "log": v.log} if isinstance(v, Range) else list(v) for key, v in self.search.items()
+            key: {"low": v.low, "high": v.high, "log": v.log} if isinstance(v, Range) else list(v)
+            for key, v in self.search.items()
         }
         values = {key: getattr(self, key) for key in _KEYS if key not in ("search", "trials")}
         trials = {} if self.trials is None else {"trials": self.trials}
@@ -157,14 +158,20 @@ class SweepSpec:
         ranges = [key for key, values in self.search.items() if isinstance(values, Range)]
         if self.strategy == "grid":
             if ranges:
-                raise ConfigError(f"a grid needs lists, but {ranges[0]} is a range: use a list, or strategy = 'random' or 'bayesian'")
+                raise ConfigError(
+                    f"a grid needs lists, but {ranges[0]} is a range: use a list, or strategy = 'random' or 'bayesian'"
+                )
             if self.trials is not None:
                 raise ConfigError("trials is for strategy = 'random' or 'bayesian'; a grid trains all its points: remove trials")
         elif not isinstance(self.trials, int) or isinstance(self.trials, bool) or self.trials < 1:
-            raise ConfigError(f"a {self.strategy} search needs trials, the number of its points, as an integer >= 1, not {self.trials!r}")
+            raise ConfigError(
+                f"a {self.strategy} search needs trials, the number of its points, as an integer >= 1, not {self.trials!r}"
+            )
         for key in [*self.train, *self.search]:
             if key in _SEPARATE:
-                raise ConfigError(f"{key} is set at the top of the specification, as in {_SEPARATE[key]}, not in [train] or [search]")
+                raise ConfigError(
+                    f"{key} is set at the top of the specification, as in {_SEPARATE[key]}, not in [train] or [search]"
+                )
         for key in sorted(set(self.train) & set(self.search)):
             raise ConfigError(f"{key} is in [train] and in [search]; remove one of them")
         first = {key: _ends(values)[0] for key, values in self.search.items()}
@@ -198,7 +205,7 @@ def _space(table: Any, prefix: str = "") -> Iterator[tuple[str, Range | Choices]
             yield name, tuple(value)
         else:
             raise ConfigError(
-                f"search.{name} must be a list of different values, or a range such as {{ low = 0.001, high = 0.1, log = true }}, "
+                f"search.{name} must be a list of different values, or a range such as {{ low = 0.001, high = 0.1 }}, "
                 f"not {value!r}"
             )
 

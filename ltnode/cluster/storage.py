@@ -63,7 +63,9 @@ class RunStorage:
         try:
             self._save(folder)
         except OSError as error:
-            raise CheckpointError(f"could not write to the storage {self.url}: {error}; the earlier checkpoint is intact") from error
+            raise CheckpointError(
+                f"could not write to the storage {self.url}: {error}; the earlier checkpoint is intact"
+            ) from error
 
     def restore(self, folder: Path) -> bool:
         """Download the newest intact run folder into an empty folder; False if the storage has none.

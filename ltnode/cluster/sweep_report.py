@@ -33,7 +33,7 @@ def write_report(spec: SweepSpec, result: SweepResult, out: Path) -> Path:
     """
     statuses = [trial.status for trial in result.trials]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
-    lead = f"{spec.n_points} points, {len(result.trials)} trainings ({counts}). Selected by held-out log-likelihood, never by test data."
+    lead = f"{spec.n_points} points, {len(result.trials)} trainings ({counts}). Held-out log-likelihood selects, never test data."
     page = Page(f"Sweep of {spec.model} on {', '.join(spec.data)}", lead)
     for data in spec.data:
         _section(page, spec, result, data, out)
@@ -139,4 +139,6 @@ def _values(spec: SweepSpec, result: SweepResult, data: str, out: Path) -> Any:
         return figure
 
     caption = "Every complete point: its searched values, and its held-out log-likelihood as the mean over seeds."
-    return save_figure(draw, out / "figures" / f"values-{Path(data).stem}", alt="Value against each searched key", caption=caption)
+    return save_figure(
+        draw, out / "figures" / f"values-{Path(data).stem}", alt="Value against each searched key", caption=caption
+    )

@@ -1,4 +1,4 @@
-"""One training as a task: in a worker, possibly after an earlier attempt that was killed, from whose last checkpoint it continues."""
+"""One training as a task of a worker, which continues from the last checkpoint of an attempt that was killed."""
 
 from __future__ import annotations
 

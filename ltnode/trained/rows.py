@@ -79,7 +79,7 @@ def classification_rows(
     false_alarm_rate: float,
 ) -> list[PredictionRow]:
     """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
-    p = _exact(prediction)
+    p = exact(prediction)
     columns = (p.probs.tolist(), p.entropy.tolist(), p.aleatoric.tolist(), p.epistemic.tolist())
     rows = []
     for position, (probs, entropy, aleatoric, epistemic) in enumerate(zip(*columns, strict=True)):
@@ -105,7 +105,7 @@ def regression_rows(
     prediction: Prediction, end_times: Float[Tensor, "3 B"] | None, false_alarm_rate: float
 ) -> list[PredictionRow]:
     """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
-    p = _exact(prediction)
+    p = exact(prediction)
     low, high = p.interval(INTERVAL)
     columns = zip(p.mean.tolist(), p.std.tolist(), low.tolist(), high.tolist(), strict=True)
     return [
@@ -132,7 +132,7 @@ def _shared(p: Prediction, end_times: Tensor | None, position: int, false_alarm_
     }
 
 
-def _exact(prediction: Prediction) -> Prediction:
+def exact(prediction: Prediction) -> Prediction:
     """The prediction in float64 on the CPU.
 
     Raises:

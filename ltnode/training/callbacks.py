@@ -23,7 +23,7 @@ class Callbacks:
     Attributes:
         on_step: Called after every step with ``step`` (from 1), ``epoch`` (from 0), ``total_steps`` and ``loss``, a tensor on the
             device; ``float(event["loss"])`` waits for the device, so do it only now and then on a GPU.
-        on_epoch: Called after every epoch with ``epoch`` (from 0), ``step`` and ``log``, the newest line of metrics.jsonl or None.
+        on_epoch: Called after every epoch with ``epoch`` (from 0), ``step`` and ``log``, the last line of metrics.jsonl or None.
         on_checkpoint: Called after a checkpoint is on disk with ``step`` and ``path``, its folder.
     """
 

@@ -34,4 +34,5 @@ def validate(model: Model, data: TrainingData) -> dict[str, float]:
         return {"error": metrics.error(probs, y), "log_likelihood": metrics.log_likelihood(probs, y)}
     mean, std = (torch.cat(values) for values in ([p.mean for p in predictions], [p.total_std for p in predictions]))
     target = y.to(x.dtype)
-    return {"rmse": metrics.rmse(mean, target), "log_likelihood": -metrics.gaussian_nll(mean, std.clamp_min(_SMALLEST_STD), target)}
+    log_likelihood = -metrics.gaussian_nll(mean, std.clamp_min(_SMALLEST_STD), target)
+    return {"rmse": metrics.rmse(mean, target), "log_likelihood": log_likelihood}

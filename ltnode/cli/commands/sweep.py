@@ -21,6 +21,7 @@ from ltnode.cluster.engines import make_executor
 from ltnode.cluster.executor import check_engine
 from ltnode.cluster.search import require_optuna
 from ltnode.cluster.spec import SweepSpec
+from ltnode.cluster.storage import file_system
 from ltnode.cluster.sweep import Sweep, SweepResult, Trial
 from ltnode.cluster.sweep_report import ranked_points, value_text, write_report
 
@@ -55,8 +56,12 @@ def sweep(
     """
     check_engine(engine, address)
     require_optuna()
+    if storage is not None:
+        file_system(storage)  # a wrong URL is reported before anything starts
     read = SweepSpec.read(spec)
-    console.say(f"{read.n_points} points x {len(read.data)} data sets x {len(read.seeds)} seeds = {read.n_runs} trainings in {out}")
+    console.say(
+        f"{read.n_points} points x {len(read.data)} data sets x {len(read.seeds)} seeds = {read.n_runs} trainings in {out}"
+    )
     device = str(read.train.get("device", "auto"))
     advice = "Finished trainings and checkpoints are kept: run the same command again to continue."
     with (
