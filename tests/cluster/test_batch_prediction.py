@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ import torch
 
 import ltnode
 from ltnode.cluster.batch_prediction import BatchOptions, predict_batch
-from ltnode.cluster.blocks import find_blocks
+from ltnode.cluster.blocks import find_blocks, read_block
+from ltnode.cluster.predict_block import predict_block
 from ltnode.errors import ConfigError, InputError
 from ltnode.trained import TrainedModel
 
@@ -51,7 +53,10 @@ def read_output(folder: Path) -> dict[str, list[object]]:
 
 
 def test_predictions_are_those_of_the_trained_model(run: Path, tables: Path, tmp_path: Path) -> None:
-    """The same values as the rows of ``ltnode predict``; 1e-5 is the promise that a prediction depends on its input alone."""
+    """Exactly the rows of ``ltnode predict`` for the inputs of each block; and the folder takes no other prediction afterwards.
+
+    The reference gets the same batches, so that the two differ in how they are written down and in nothing else.
+    """
     result = predict_batch(run, [str(tables / "*.parquet")], tmp_path / "out", OPTIONS, jobs=1)
     assert (result.rows, result.new_rows, result.bad, result.files) == (340, 340, 1, 7)
     found = read_output(tmp_path / "out")
@@ -62,14 +67,20 @@ def test_predictions_are_those_of_the_trained_model(run: Path, tables: Path, tmp
     assert "NaN" in str(found["error"][bad])
     assert found["mean"][bad] is None
     good = [position for position in range(340) if position != bad]
-    rows = TrainedModel.open(run, "cpu").rows(torch.from_numpy(x[good])[:, None])
+    trained, starts = TrainedModel.open(run, "cpu"), [*range(0, 250, 60), 250, 310, 340]
+    cuts = [x[start:stop][np.isfinite(x[start:stop])] for start, stop in pairwise(starts)]
+    rows = [row for part in cuts for row in trained.rows(torch.from_numpy(part)[:, None])]
     for name in ("mean", "std", "noise_std", "distance", "familiarity"):
         expected = [getattr(row, name) for row in rows]
-        np.testing.assert_allclose([found[name][position] for position in good], expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose([found["high90"][p] for p in good], [row.interval[1] for row in rows if row.interval], atol=1e-5)
+        assert [found[name][position] for position in good] == expected
+    assert [(found["low90"][p], found["high90"][p]) for p in good] == [row.interval for row in rows]
     assert [found["unfamiliar"][position] for position in good] == [row.unfamiliar for row in rows]
+    assert [(found["t05"][p], found["t50"][p], found["t95"][p]) for p in good] == [row.end_time for row in rows]
+    with pytest.raises(ConfigError, match=r"another prediction \(different: blocks, inputs, rows\)"):
+        predict_batch(run, [str(tables / "0.parquet")], tmp_path / "out", OPTIONS, jobs=1)
 
 
+@pytest.mark.slow
 def test_killed_and_repeated_gives_every_row_once(run: Path, tables: Path, tmp_path: Path) -> None:
     """A process that is killed in the middle leaves whole files only, and its successor predicts the rest only."""
     out = tmp_path / "out"
@@ -101,7 +112,7 @@ def test_killed_and_repeated_gives_every_row_once(run: Path, tables: Path, tmp_p
 
 def test_images_of_a_folder_keep_their_order_and_bad_ones_their_place(tmp_path: Path, rng: np.random.Generator) -> None:
     image = pytest.importorskip("PIL.Image")
-    spec = ltnode.InputSpec((1, 8, 8), 3)
+    spec = ltnode.InputSpec((1, 8, 8), "classification", 3)
     model = ltnode.build("lt-node", spec, seed=0)
     ltnode.save(model, tmp_path / "model")
     folder = tmp_path / "images"
@@ -109,19 +120,17 @@ def test_images_of_a_folder_keep_their_order_and_bad_ones_their_place(tmp_path: 
     for number in range(7):
         image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(folder / f"{number}.png")
     (folder / "3.png").write_bytes(b"not an image")
-    result = predict_batch(tmp_path / "model", [str(folder)], tmp_path / "out", BatchOptions(block_rows=3, device="cpu"), jobs=1)
-    assert (result.rows, result.bad, result.files) == (7, 1, 3)
-    found = read_output(tmp_path / "out")
+    arguments = {"samples": 10, "columns": [], "false_alarm_rate": None, "device": "cpu", "threads": 1}
+    answers = [
+        predict_block({**arguments, "run": str(tmp_path / "model"), "output": str(tmp_path), "block": block.to_json()})
+        for block in find_blocks([str(folder)], 3)
+    ]
+    assert answers == [{"rows": 3, "bad": 0}, {"rows": 3, "bad": 1}, {"rows": 1, "bad": 0}]
+    found = read_output(tmp_path)
     assert [Path(str(name)).name for name in found["input"]] == [f"{number}.png" for number in range(7)]
     assert [reason is not None for reason in found["error"]] == [number == 3 for number in range(7)]
     total = sum(np.array([found[f"p({label})"][0] for label in range(3)], dtype=float))
     assert total == pytest.approx(1.0, abs=1e-6)
-
-
-def test_other_inputs_or_options_do_not_mix(run: Path, tables: Path, tmp_path: Path) -> None:
-    predict_batch(run, [str(tables / "0.parquet")], tmp_path / "out", OPTIONS, jobs=1)
-    with pytest.raises(ConfigError, match=r"another prediction \(different: blocks, inputs, rows\)"):
-        predict_batch(run, [str(tables)], tmp_path / "out", OPTIONS, jobs=1)
 
 
 def test_mistakes_are_explained(run: Path, tables: Path, tmp_path: Path) -> None:
@@ -129,10 +138,11 @@ def test_mistakes_are_explained(run: Path, tables: Path, tmp_path: Path) -> None
         find_blocks([str(tmp_path / "missing-*.parquet")])
     with pytest.raises(InputError, match="named twice"):
         find_blocks([str(tables), str(tables / "0.parquet")])
+    block, trained = find_blocks([str(tables)])[0], TrainedModel.open(run, "cpu")
     with pytest.raises(InputError, match="the model needs 1 columns, not 2 columns; name them with --columns"):
-        predict_batch(run, [str(tables)], tmp_path / "out", BatchOptions(device="cpu"), jobs=1)
+        read_block(block, trained)
     with pytest.raises(InputError, match="has no column 'y'; it has id, x"):
-        predict_batch(run, [str(tables)], tmp_path / "other", BatchOptions(columns=("y",), device="cpu"), jobs=1)
+        read_block(block, trained, ("y",))
 
 
 @pytest.mark.ray

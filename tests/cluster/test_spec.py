@@ -34,7 +34,11 @@ def test_the_documented_specification_is_a_grid_over_the_configuration_of_train(
 
 
 def test_ranges_and_nested_keys_are_read() -> None:
-    search = {"lr": {"low": 0.001, "high": 0.1, "log": True}, "role_lr": {"variational": [0.1, 0.2]}, "epochs": {"low": 1, "high": 9}}
+    search = {
+        "lr": {"low": 0.001, "high": 0.1, "log": True},
+        "role_lr": {"variational": [0.1, 0.2]},
+        "epochs": {"low": 1, "high": 9},
+    }
     spec = SweepSpec.of({**RANGE, "search": search})
     assert spec.search == {"lr": Range(0.001, 0.1, True), "role_lr.variational": (0.1, 0.2), "epochs": Range(1, 9)}
     assert spec.strategy == "bayesian"

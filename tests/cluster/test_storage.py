@@ -25,7 +25,11 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 @settings(max_examples=20, deadline=None)
-@given(versions=st.lists(st.dictionaries(st.sampled_from(["a", "b/c", "b/d"]), st.binary(max_size=20), min_size=1), min_size=1, max_size=5))
+@given(
+    versions=st.lists(
+        st.dictionaries(st.sampled_from(["a", "b/c", "b/d"]), st.binary(max_size=20), min_size=1), min_size=1, max_size=5
+    )
+)
 def test_the_newest_upload_comes_back(tmp_path_factory: pytest.TempPathFactory, versions: list[dict[str, bytes]]) -> None:
     """Whatever was uploaded before: the restored folder equals the last one, and old objects do not pile up."""
     base = tmp_path_factory.mktemp("store")
