@@ -25,7 +25,6 @@ from ltnode.trained.teaching import TrainedTeacher, check_teacher, teaching_part
 from ltnode.training import Run, RunStatus, TrainConfig
 from ltnode.training.batches import Teacher, as_dataset
 from ltnode.training.callbacks import Callback, Callbacks
-from ltnode.training.engine import fit_together
 from ltnode.training.loop import OnLog
 from ltnode.training.members import TrainJobs
 
@@ -122,7 +121,7 @@ def fit_members(
     out: str | Path | None = None,
     *,
     resume: bool = False,
-    train: TrainJobs = fit_together,
+    train: TrainJobs | None = None,
 ) -> Run:
     """Train a model from several seeds concurrently, and make one model of them, an ensemble.
 
@@ -136,7 +135,7 @@ def fit_members(
         members: Number of networks, at least 2.
         out: The run folder of the ensemble, which contains those of the networks in ``members/seed-N``; None writes nothing.
         resume: Continue the ensemble in ``out``, or start it if there is none.
-        train: What trains the networks; by default all of them take turns in this process.
+        train: What trains the networks; None lets all of them take turns in this process.
 
     Returns:
         The run of the ensemble; everything that takes a run, or its folder, takes this one.

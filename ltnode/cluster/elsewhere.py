@@ -18,12 +18,11 @@ _ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds the package, which in a clone also holds the reproduction."""
 
 
-def train_jobs(jobs: Sequence[Job], *, resume: bool, executor: Executor, threads: int = 1) -> list[Run]:
-    """Train jobs as tasks; like `fit_together`, which then only loads the finished runs.
+def train_jobs(jobs: Sequence[Job], *, executor: Executor, threads: int = 1) -> list[Run]:
+    """Train jobs as tasks, or continue them; `fit_together` then only loads the finished runs.
 
     Args:
         jobs: Trainings of models that `ltnode.build` makes, on data sets with a name, in folders that all workers see.
-        resume: Continue the runs whose folders exist.
         executor: The engine.
         threads: Threads of a training.
 
