@@ -4,7 +4,8 @@ usage: python benchmarks/cluster.py [--engines local ray] [--trials 1000] [--row
 
 Every prediction runs as a command of its own with one worker on one core, and so does the plain loop, which reads the same files,
 predicts the same batches and writes the same tables in one process. On a busy machine the ratio of processor seconds is the one
-to trust; the record has both. The prediction of the rows is also killed in the middle and repeated.
+to trust; the record has both. The prediction of the rows is also killed in the middle and repeated. An existing record is
+continued: rows of the same engine are replaced.
 """
 
 from __future__ import annotations
@@ -198,13 +199,17 @@ def main() -> None:
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "torch": torch.__version__,
-        **source_state(),
         "sweeps": [],
         "predictions": [],
     }
 
+    if chosen.json and chosen.json.exists():
+        record = {**json.loads(chosen.json.read_text()), **{key: record[key] for key in ("machine", "cores", "torch")}}
+
     def keep(kind: str, row: dict[str, Any]) -> None:
-        record.setdefault(kind, []).append(row)
+        row |= source_state()
+        others = [old for old in record.get(kind, []) if any(old.get(key) != row.get(key) for key in ("engine", "what"))]
+        record[kind] = [*others, row]
         print(json.dumps(row), flush=True)
         if chosen.json:
             chosen.json.write_text(json.dumps(record, indent=1) + "\n")

@@ -31,7 +31,7 @@ def connect(address: str | None) -> bool:
         ray.init(
             address=address, log_to_driver=False, configure_logging=False, include_dashboard=False if address is None else None
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises plain exceptions where a node does not start in time
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         raise ConfigError(f"cannot connect to the Ray cluster {address or 'of this machine'}: {reason}") from error
     return True

@@ -71,8 +71,8 @@ class Batcher:
         with self._changed:
             if self._threads or self._stopping:
                 return
-            named = {"name": "ltnode-models", "daemon": True}
-            self._threads = [threading.Thread(target=self._run, **named) for _ in range(self._n_threads)]
+            name = "ltnode-models"
+            self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(self._n_threads)]
         for thread in self._threads:
             thread.start()
 

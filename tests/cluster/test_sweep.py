@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_this_process import InThisProcess
 from typer.testing import CliRunner
 
 import ltnode
 from ltnode.cli.app import make_app
 from ltnode.cli.commands.sweep import live_table
 from ltnode.cluster.engines import make_executor
-from ltnode.cluster.executor import Executor, Outcome, Task, call
+from ltnode.cluster.executor import Executor
 from ltnode.cluster.spec import SweepSpec
 from ltnode.cluster.sweep import Sweep, SweepResult, Trial
 from ltnode.cluster.sweep_report import write_report
@@ -25,35 +26,6 @@ from ltnode.errors import ConfigError, MissingExtraError
 RANGE = {"model": "lt-node", "data": "synthetic", "seeds": [0, 1], "trials": 12}
 LOG_RANGE = {"lr": {"low": 0.0001, "high": 0.3, "log": True}, "weight_decay": [0.0, 0.1]}
 SPEC: dict[str, Any] = {**RANGE, "search": LOG_RANGE}
-
-
-class InThisProcess(Executor):
-    """A third engine, in a dozen lines: it runs a task when it is waited for, and can stop like a killed process."""
-
-    def __init__(self, most: float = math.inf) -> None:
-        self.tasks: list[Task] = []
-        self.ran: list[str] = []
-        self.most = most
-
-    @property
-    def capacity(self) -> int:
-        return 2
-
-    def submit(self, task: Task) -> None:
-        self.tasks.append(task)
-
-    def wait(self, seconds: float) -> list[Outcome]:
-        if len(self.ran) >= self.most:
-            raise KeyboardInterrupt
-        task = self.tasks.pop(0)
-        self.ran.append(task.name)
-        return [Outcome.of_answer(task.name, call(task.function, task.arguments))]
-
-    def cancel(self, name: str) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self.tasks.clear()
 
 
 @pytest.fixture(autouse=True)
