@@ -8,7 +8,7 @@ import numpy as np
 
 from ltnode import data as data_sets
 from ltnode.data import Dataset
-from ltnode.data.dataset import Task
+from ltnode.data.arrays import Task
 from ltnode.errors import DataError, unknown_name
 
 _MOST_CLASSES = 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ltnode.cluster.executor import Executor, check_engine
 from ltnode.cluster.local import LocalExecutor
-from ltnode.cluster.on_ray import RayExecutor, require_ray
+from ltnode.cluster.on_ray import RayExecutor, connect, require_ray
 
 _SHARE_OF_GPU = 0.25
 
@@ -38,9 +38,7 @@ def make_executor(
     if device == "cpu":
         gpus = 0.0
     if gpus is None:
-        from ltnode.cluster.on_ray import connect
-
-        require_ray()
-        connect(address)
+        connected = connect(address)
         gpus = _SHARE_OF_GPU if require_ray().cluster_resources().get("GPU") else 0.0
+        return RayExecutor(address, threads, gpus, jobs, owned=connected)
     return RayExecutor(address, threads, gpus, jobs)

@@ -46,11 +46,19 @@ class RayExecutor(Executor):
         threads: Number of threads, and of the cluster's CPUs, of a task.
         gpus: Share of a GPU for every task; several tasks share a GPU if it is below 1.
         jobs: Largest number of concurrent tasks; None uses the whole cluster.
+        owned: Whether to disconnect at the end, also from a connection that existed before.
     """
 
-    def __init__(self, address: str | None = None, threads: int = 1, gpus: float = 0.0, jobs: int | None = None) -> None:
+    def __init__(
+        self,
+        address: str | None = None,
+        threads: int = 1,
+        gpus: int | float = 0.0,
+        jobs: int | None = None,
+        owned: bool = False,
+    ) -> None:
         self._ray = require_ray()
-        self._owned = connect(address)
+        self._owned = connect(address) or owned
         self._resources = {"CPU": float(threads), **({"GPU": gpus} if gpus else {})}
         self._jobs = jobs
         options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": MAX_ATTEMPTS, "retry_exceptions": False}

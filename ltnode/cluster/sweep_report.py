@@ -106,7 +106,7 @@ def _curves(result: SweepResult, data: str, out: Path) -> Any:
         for place, (name, curve) in reversed(list(enumerate(curves.items()))):
             strong = place < _EMPHASISED
             steps, values = ([pair[side] for pair in curve] for side in (0, 1))
-            style = {"lw": 1.6, "label": name} if strong else {"lw": 0.6, "alpha": 0.35, "color": theme.text}
+            style: dict[str, Any] = {"lw": 1.6, "label": name} if strong else {"lw": 0.6, "alpha": 0.35, "color": theme.text}
             axes.plot(steps, values, marker="o" if len(curve) < 3 else None, ms=3, **style)
         axes.set(xlabel="step", ylabel="held-out log-likelihood")
         if curves:

@@ -9,7 +9,7 @@ import webbrowser
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,7 +65,7 @@ def serve(
         console.err().print(warning, style="yellow")
     announce = partial(_announce, [trained.name for trained in models], token, open_page)
     hosts, proxies = allow_host or (), trusted_proxy or ()
-    where = {"host": host, "port": port, "workers": workers}
+    where: dict[str, Any] = {"host": host, "port": port, "workers": workers}
     ended = server.serve(models, limits, token or None, hosts=hosts, proxies=proxies, ready=announce, **where)
     if ended is False:
         # The interpreter cannot be taken down under a thread that computes: it would abort.

@@ -51,8 +51,8 @@ def reproduce_synthetic(
         places = {"out": str(out.absolute()), "runs": str(runs.absolute()), "iterations": iterations}
         models_of_seeds = [{"variant": v.name, "seed": seed, **places} for seed in chosen_seeds for v in variants]
         report_failures(run_parts(engine, address, "synthetic_variant", models_of_seeds))
-        times = [{"time": time, "seed": seed, **places} for seed in chosen_seeds for time in selection.TIMES if select]
-        report_failures(run_parts(engine, address, "synthetic_time", times))
+        nodes = [{"time": time, "seed": seed, **places} for seed in chosen_seeds for time in selection.TIMES if select]
+        report_failures(run_parts(engine, address, "synthetic_time", nodes))
     if train:
         _train(chosen_seeds, variants, select, out, runs, iterations)
     stems = [result_name(name, seed, iterations) for seed in chosen_seeds for name in VARIANTS]
