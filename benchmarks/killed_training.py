@@ -2,8 +2,8 @@
 
 ``LTNODE_DATA=DIR python benchmarks/killed_training.py [--kills 100] [--minutes 60] [--out FILE]``. One run trains undisturbed;
 other runs of the same command get SIGKILL after a random time and are resumed until they are complete; then the next starts. Lost
-work is the time since the last checkpoint, or since the start of the process if there is none. Promised: at most 30 s each, and
-the same weights, bit for bit.
+work is the time since the last checkpoint, or since the process began to train (it locks the run folder then) if that was later;
+nothing is lost before. Promised: at most 30 s each, and the same weights, bit for bit. Needs Linux, for /proc/locks.
 """
 
 from __future__ import annotations
@@ -35,21 +35,36 @@ def start(out: Path, epochs: int, resume: bool) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def lost_seconds(out: Path, began: float) -> float:
+def holds_a_lock(pid: int) -> bool:
+    return any(line.split()[4] == str(pid) for line in Path("/proc/locks").read_text().splitlines())
+
+
+def wait_for(process: subprocess.Popen[bytes], seconds: float) -> float | None:
+    """Wait for the end of a training, at most this long; when it began to train, or None if it did not."""
+    until, began = time.time() + seconds, None
+    while process.poll() is None and time.time() < until:
+        if began is None and holds_a_lock(process.pid):
+            began = time.time()
+        time.sleep(0.05)
+    return began
+
+
+def lost_seconds(out: Path, began: float | None) -> float:
+    """How much work is lost if the training is killed now."""
+    if began is None:
+        return 0.0
     written = [path.stat().st_mtime for path in (out / "checkpoints").glob("step-*")]
     return time.time() - max([began, *written])
 
 
-def kill_until_complete(out: Path, epochs: int, rng: random.Random, kills: int, until: float) -> list[float] | None:
-    """The seconds that each kill lost; None if the time was over before the run was complete."""
+def kill_until_complete(out: Path, epochs: int, rng: random.Random, kills: int, until: float) -> list[float]:
+    """Resume and kill a run until it is complete; the seconds that each kill lost."""
     lost: list[float] = []
     while True:
-        began = time.time()
         process = start(out, epochs, resume=True)
         if len(lost) < kills and time.monotonic() < until:
-            try:
-                process.wait(rng.uniform(2.0, 45.0))
-            except subprocess.TimeoutExpired:
+            began = wait_for(process, rng.uniform(2.0, 45.0))
+            if process.poll() is None:
                 process.kill()
                 lost.append(lost_seconds(out, began))
         status = process.wait()
@@ -75,7 +90,7 @@ def main() -> None:
             out = Path(scratch) / f"run-{record['runs']}"
             lost = kill_until_complete(out, chosen.epochs, rng, chosen.kills - len(record["lost_s"]), until)
             record["runs"] += 1
-            record["lost_s"] += [round(value, 1) for value in lost or ()]
+            record["lost_s"] += [round(value, 1) for value in lost]
             same = (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
             record["identical"] += same
             print(

@@ -10,7 +10,7 @@ Stages, in this order; each continues where it was stopped, because every traini
   ensemble   five runs as one model, from the predictions that `evaluate` stored
   cost       time of a prediction, alone on the device
   summary    the record benchmarks/results/promises.json, tables, and tests of LT-NODE against NODE
-  zoo        the trained models of the repository: seed 0 of every model and set, and an ensemble of NODEs for CIFAR10
+  zoo        the trained models of the repository: seed 0 of every model and set, and for CIFAR10 an ensemble of NODEs and the distilled LT-NODE
 """
 
 from __future__ import annotations

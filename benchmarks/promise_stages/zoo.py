@@ -16,19 +16,24 @@ import ltnode
 from ltnode import fitting, training
 from ltnode.device import choose_device
 from ltnode.training import Run, TrainConfig
-from promise_stages.settings import SEEDS, Place, provenance
+from promise_stages.settings import SEEDS, Place, is_complete, provenance
+from promise_stages.training import DISTILLED
 
 ZOO = Path(__file__).parents[2] / "zoo"
 RECORD = Path(__file__).parents[1] / "results" / "zoo.json"
 ENSEMBLE = ("node", "cifar10")
+STUDENT_DATA = "cifar10"
 SMALL_PART = 500
 """Number of test images, the first ones, behind the numbers that anyone can check in seconds."""
 _FILES = ("config.json", "model.safetensors", "results.json", "metrics.jsonl")
 
 
 def build_zoo(place: Place, models: Sequence[str], sets: Sequence[str]) -> None:
-    """Add the runs of seed 0 and the ensemble to the zoo, where they are missing, and record small parts of all of them."""
+    """Add the runs of seed 0, the distilled one and the ensemble to the zoo, where they are missing, and record small parts."""
     wanted = {f"{model}-{data}": place.run(model, data, 0) for model in models for data in sets}
+    student = place.run(DISTILLED, STUDENT_DATA, 0)
+    if STUDENT_DATA in sets and is_complete(student):
+        wanted[f"{DISTILLED}-{STUDENT_DATA}"] = student
     for name, source in wanted.items():
         if not (ZOO / name).exists():
             _add(source, ZOO / name, place)

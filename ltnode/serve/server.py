@@ -16,9 +16,12 @@ from ltnode.serve import check_extra, quiet_log
 from ltnode.serve.limits import Limits
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from ltnode.trained import TrainedModel
 
 _BACKLOG = 1024
+"""Connections that wait in the kernel; a client whose connection finds no place tries again after a second."""
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
@@ -112,8 +115,21 @@ def serve(
     )
     with bind(host, port) as bound, _signals_ignored_at_exit():
         ready(address_of(bound))
-        uvicorn.Server(config).run(sockets=[bound])
+        _server(config).run(sockets=[bound])
     return app.state.service.ended
+
+
+def _server(config: uvicorn.Config) -> uvicorn.Server:
+    """The server of uvicorn, which would shorten the queue of waiting connections to the number that is accepted at once."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for one in sockets or ():
+                one.listen(_BACKLOG)
+
+    return Server(config)
 
 
 @contextmanager

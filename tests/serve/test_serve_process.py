@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +204,15 @@ def test_workers_share_limits_and_metrics_and_are_replaced_when_they_die(folder:
 
 def _command(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+
+
+def test_connections_wait_while_the_server_is_busy(folder: Path):
+    """A client whose connection finds no place in the kernel's queue tries again after one second; 400 find one at once."""
+    with server(str(folder)) as (process, address), ExitStack() as connections:
+        host, port = address.removeprefix("http://").split(":")
+        assert httpx.get(f"{address}/healthz").status_code == 200
+        process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        for _ in range(400):
+            connections.enter_context(socket.create_connection((host, int(port)), timeout=10))
+        assert time.monotonic() - began < 0.9
