@@ -11,7 +11,7 @@ pytest := OMP_NUM_THREADS=1 $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 none_is_fine := test $$? -eq 5 # pytest's status for an empty selection
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-real test-learning fuzz soak lint format hooks browser-tools bench constraints clean
+.PHONY: help install demo test test-cluster test-slow test-real test-learning fuzz soak lint format hooks browser-tools bench constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these commands
@@ -31,11 +31,14 @@ $(installed): pyproject.toml constraints.txt
 demo: $(installed) ## train the four models on data with a gap; table, figure and page in demo/
 	@$(bin)/ltnode demo --out demo
 
-test: $(installed) ## every test but the slow ones, those on real data and those for a GPU
-	@$(pytest) -m "not slow and not gpu and not realdata" $(PYTEST_ARGS)
+test: $(installed) ## every test but the slow ones, those on real data, on Ray clusters and for a GPU
+	@$(pytest) -m "not slow and not gpu and not realdata and not ray" $(PYTEST_ARGS)
+
+test-cluster: $(installed) ## the tests on Ray clusters of this machine, one at a time
+	@OMP_NUM_THREADS=1 $(bin)/python -m pytest -m ray --timeout 300 $(PYTEST_ARGS) || $(none_is_fine)
 
 test-slow: $(installed) ## the tests that take minutes
-	@$(pytest) -m "slow and not gpu and not realdata" --timeout 1200 $(PYTEST_ARGS) || $(none_is_fine)
+	@$(pytest) -m "slow and not gpu and not realdata and not ray" --timeout 1200 $(PYTEST_ARGS) || $(none_is_fine)
 
 test-real: $(installed) ## the quick tests on the real image sets in the folder LTNODE_DATA
 	@$(pytest) -m "realdata and not slow and not gpu" --timeout 600 $(PYTEST_ARGS) || $(none_is_fine)

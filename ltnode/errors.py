@@ -26,6 +26,10 @@ class CheckpointError(LTNodeError):
     """A run folder or checkpoint is damaged, was not written by ltnode, or already exists."""
 
 
+class FolderInUseError(CheckpointError):
+    """Another process is training in the run folder."""
+
+
 class MissingExtraError(LTNodeError, ImportError):
     """An optional dependency is not installed; the message names the extra."""
 

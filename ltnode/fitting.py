@@ -24,7 +24,9 @@ from ltnode.trained.renewal import held_out_description
 from ltnode.trained.teaching import TrainedTeacher, check_teacher, teaching_parts
 from ltnode.training import Run, RunStatus, TrainConfig
 from ltnode.training.batches import Teacher, as_dataset
+from ltnode.training.callbacks import Callback, Callbacks
 from ltnode.training.loop import OnLog
+from ltnode.training.members import TrainJobs
 
 _LOG = logging.getLogger("ltnode")
 
@@ -37,6 +39,9 @@ def fit(
     *,
     resume: bool = False,
     on_log: OnLog | None = None,
+    on_step: Callback | None = None,
+    on_epoch: Callback | None = None,
+    on_checkpoint: Callback | None = None,
     teacher: Teacher | None = None,
 ) -> Run:
     """Train a model.
@@ -54,6 +59,10 @@ def fit(
         out: The run folder; None writes nothing.
         resume: Continue the run in ``out``, or start it if there is none.
         on_log: Called with every line of the log.
+        on_step: Called after every step with a table: ``step``, ``epoch``, ``total_steps`` and ``loss``, a tensor on the device.
+        on_epoch: Called after every epoch with ``epoch``, ``step`` and ``log``, the newest line of the log or None.
+        on_checkpoint: Called with ``step`` and ``path`` after a checkpoint is on disk. An exception of any of these functions
+            ends the training, which can be resumed from its last checkpoint.
         teacher: A function from network inputs (B, ...) to class probabilities (B, C), towards which the model is trained in
             place of the labels; ``config.distill_weight`` mixes both. It gets each batch as the model sees it, augmented.
 
@@ -65,7 +74,8 @@ def fit(
         InputError: The data do not fit the model.
     """
     dataset = as_dataset(data, model)
-    run = training.fit(model, dataset, config, out, resume=resume, on_log=on_log, teacher=teacher)
+    callbacks = Callbacks.of(on_step, on_epoch, on_checkpoint)
+    run = training.fit(model, dataset, config, out, resume=resume, on_log=on_log, teacher=teacher, callbacks=callbacks)
     _record_calibration(run, dataset)
     _store_operating_point(run, dataset)
     return run
@@ -113,6 +123,7 @@ def fit_members(
     out: str | Path | None = None,
     *,
     resume: bool = False,
+    train: TrainJobs | None = None,
 ) -> Run:
     """Train a model from several seeds concurrently, and make one model of them, an ensemble.
 
@@ -126,6 +137,7 @@ def fit_members(
         members: Number of networks, at least 2.
         out: The run folder of the ensemble, which contains those of the networks in ``members/seed-N``; None writes nothing.
         resume: Continue the ensemble in ``out``, or start it if there is none.
+        train: What trains the networks; None lets all of them take turns in this process.
 
     Returns:
         The run of the ensemble; everything that takes a run, or its folder, takes this one.
@@ -134,7 +146,7 @@ def fit_members(
         TrainingError: A network failed; the others were completed first, and the message names the failed one.
         ConfigError, CheckpointError, InputError: As in `fit`, before any training.
     """
-    run = training.fit_members(build, data, config, members, out, resume=resume)
+    run = training.fit_members(build, data, config, members, out, resume=resume, train=train)
     dataset = as_dataset(data, run.model)
     _record_calibration(run, dataset)
     _store_operating_point(run, dataset)

@@ -14,7 +14,7 @@ from ltnode.errors import LTNodeError
 
 _PANELS = {
     "Start here": ("demo", "data"),
-    "Train and evaluate": ("train", "distill", "evaluate", "report", "operating-point", "calibrate"),
+    "Train and evaluate": ("train", "sweep", "distill", "evaluate", "report", "operating-point", "calibrate"),
     "Use a trained model": ("predict", "serve", "export"),
     "Paper and speed": ("reproduce", "bench"),
 }

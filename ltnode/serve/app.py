@@ -40,9 +40,11 @@ from ltnode.trained import TrainedModel
 PAGE = Path(__file__).parent / "page"
 
 
-def make_app(models: Sequence[TrainedModel], limits: Limits, token: str | None, access: Access, clients: Clients) -> FastAPI:
+def make_app(
+    models: Sequence[TrainedModel], limits: Limits, token: str | None, access: Access, clients: Clients, workers: int = 1
+) -> FastAPI:
     """Build the application; see `ltnode.serve.create_app`."""
-    service = Service(models, limits)
+    service = Service(models, limits, workers)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

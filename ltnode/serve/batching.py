@@ -38,14 +38,15 @@ class _Job:
 
 
 class Batcher:
-    """The queue and its thread.
+    """The queue and its threads.
 
     Args:
         max_batch: Most inputs in one batch; a single job may be larger.
         max_wait_s: How long the first job of a batch waits for others; a full batch starts at once.
         max_queue: Most jobs that may wait.
         on_batch: Called with (key, number of inputs) before every batch.
-        on_start: Called in the thread before the first job, for settings that apply to one thread.
+        on_start: Called in every thread before its first job, for settings that apply to one thread.
+        threads: Number of threads, each of which works on one batch at a time.
     """
 
     def __init__(
@@ -55,34 +56,39 @@ class Batcher:
         max_queue: int,
         on_batch: Callable[[Hashable, int], None] = lambda key, inputs: None,
         on_start: Callable[[], None] = lambda: None,
+        threads: int = 1,
     ) -> None:
         self.max_batch, self.max_wait_s, self.max_queue = max_batch, max_wait_s, max_queue
         self._on_batch, self._on_start = on_batch, on_start
         self._waiting: FairQueue[_Job] = FairQueue(max_queue)
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._n_threads = threads
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the thread; jobs may be submitted earlier."""
+        """Start the threads; jobs may be submitted earlier."""
         with self._changed:
-            if self._thread is not None or self._stopping:
+            if self._threads or self._stopping:
                 return
-            self._thread = threading.Thread(target=self._run, name="ltnode-models", daemon=True)
-        self._thread.start()
+            name = "ltnode-models"
+            self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(self._n_threads)]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self, timeout_s: int | float | None = None) -> None:
-        """Accept no more jobs, finish the accepted ones, and end the thread."""
+        """Accept no more jobs, finish the accepted ones, and end the threads."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
     @property
     def ended(self) -> bool:
-        """Whether the thread has ended, or was never started."""
-        return self._thread is None or not self._thread.is_alive()
+        """Whether all threads have ended, or were never started."""
+        return not any(thread.is_alive() for thread in self._threads)
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -67,6 +67,7 @@ def serve(
     proxies: Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
+    workers: int = 1,
     ready: Callable[[str], None] = lambda address: None,
 ) -> bool:
     """Serve until SIGTERM or SIGINT; then accept nothing new, finish the accepted requests within the grace time, and return.
@@ -79,6 +80,7 @@ def serve(
         proxies: Addresses or networks of reverse proxies, whose header X-Forwarded-For names the client.
         host: Address to bind to.
         port: Port to bind to; 0 chooses a free one.
+        workers: Number of processes that compute predictions; 1 computes in this one.
         ready: Called with the address once the server accepts connections.
 
     Returns:
@@ -96,7 +98,7 @@ def serve(
     from ltnode.serve.connections import BACKLOG, Connections, limited_protocol
 
     limits, clients = limits or Limits(), Clients(proxies)
-    app = make_app(models, limits, token, Access((*hosts, host), any_address=host in _EVERYWHERE), clients)
+    app = make_app(models, limits, token, Access((*hosts, host), any_address=host in _EVERYWHERE), clients, workers)
     quiet_log.install()
     config = uvicorn.Config(
         app,

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ltnode.errors import InputError, unknown_name
 from ltnode.models import LatentTimeODE
-from ltnode.serve.batching import Batcher
+from ltnode.serve.batching import Batcher, Work
 from ltnode.serve.decoders import DecoderPool
 from ltnode.serve.decoding import RawBatch
 from ltnode.serve.failures import ApiError, stopping
 from ltnode.serve.fair_queue import current_client
 from ltnode.serve.limits import Limits
 from ltnode.serve.metrics import Metrics
+from ltnode.serve.model_workers import ModelWorkers
+from ltnode.serve.predicting import PredictedRows, predict_together
 from ltnode.trained import PredictionRow, TrainedModel
 from ltnode.typing import Float, Tensor
 
@@ -29,17 +31,13 @@ _LARGEST_TURN = 640
 """Most inputs times samples that are predicted before another client has its turn."""
 
 
-class PredictedRows(NamedTuple):
-    """Rows of one request, and the field evaluations of the batch that they come from."""
-
-    rows: list[PredictionRow]
-    evaluations: int
-
-
 class Service:
-    """Trained models by name, in eval mode and behind one queue; their names must be distinct."""
+    """Trained models by name, in eval mode and behind one queue; their names must be distinct.
 
-    def __init__(self, models: Sequence[TrainedModel], limits: Limits) -> None:
+    With ``workers`` above 1, as many processes compute the predictions of images and vectors.
+    """
+
+    def __init__(self, models: Sequence[TrainedModel], limits: Limits, workers: int = 1) -> None:
         names = [trained.name for trained in models]
         if not names:
             raise InputError("a server needs at least one model")
@@ -50,8 +48,15 @@ class Service:
         for trained in models:
             trained.model.eval()
         self.limits = limits
+        self.workers = ModelWorkers(models, workers) if workers > 1 else None
+        self._alone = threading.Lock()
         self.batcher = Batcher(
-            limits.max_batch, limits.max_wait_ms / 1000, limits.max_queue, on_batch=self._count_batch, on_start=_use_few_threads
+            limits.max_batch,
+            limits.max_wait_ms / 1000,
+            limits.max_queue,
+            on_batch=self._count_batch,
+            on_start=_use_few_threads,
+            threads=workers,
         )
         self.metrics = Metrics(lambda: len(self.batcher))
         self.decoders = DecoderPool(limits)
@@ -67,6 +72,8 @@ class Service:
         """Finish the accepted requests, for at most the given time, and end the threads and processes."""
         self.decoders.stop()
         self.batcher.stop(timeout_s)
+        if self.workers is not None:
+            self.workers.stop()
         self._parser.shutdown(wait=timeout_s is None, cancel_futures=True)
 
     @property
@@ -104,7 +111,10 @@ class Service:
         A large request is divided, so that other clients have their turn in between.
         """
         x = trained.prepare(raw)
-        work, submit, seconds = partial(predict_together, trained, samples), self.batcher.submit, self.limits.seconds
+        submit, seconds = self.batcher.submit, self.limits.seconds
+        work: Work = partial(predict_together, trained, samples)
+        if self.workers is not None:
+            work = partial(self.workers.predict, trained.name, samples)
         if not isinstance(trained.model, LatentTimeODE):
             # These models draw noise by position in the batch, so that another batch would change their answers.
             return await asyncio.wrap_future(submit(None, work, x, x.shape[0], seconds, current_client.get()))
@@ -120,22 +130,18 @@ class Service:
 
     async def run_alone(self, work: Callable[[], Result]) -> Result:
         """Run work on the models that cannot share a batch, when its turn in the queue comes."""
-        future = self.batcher.submit(None, lambda _: [work()], None, 1, self.limits.seconds, current_client.get())
+
+        def one_at_a_time(_: Any) -> list[Result]:
+            with self._alone:
+                return [work()]
+
+        future = self.batcher.submit(None, one_at_a_time, None, 1, self.limits.seconds, current_client.get())
         result: Result = await asyncio.wrap_future(future)
         return result
 
     def _count_batch(self, key: Any, inputs: int) -> None:
         if key is not None:
             self.metrics.batches.labels(key[0]).observe(inputs)
-
-
-def predict_together(trained: TrainedModel, samples: int, inputs: Sequence[Float[Tensor, "_ *shape"]]) -> list[PredictedRows]:
-    """Predict the network inputs of several requests in one batch, and split the rows by request."""
-    x = torch.cat(list(inputs)) if len(inputs) > 1 else inputs[0]
-    prediction = trained.predict_inputs(x, samples)
-    rows = iter(trained.rows_of(prediction, x))
-    evaluations = prediction.stats.n_evaluations if prediction.stats else 0
-    return [PredictedRows(list(itertools.islice(rows, len(part))), evaluations) for part in inputs]
 
 
 def _use_few_threads() -> None:

@@ -79,7 +79,7 @@ def classification_rows(
     false_alarm_rate: float,
 ) -> list[PredictionRow]:
     """One row per input; ``end_times`` are the quantiles of its end-time at `END_TIME_LEVELS`."""
-    p = _exact(prediction)
+    p = exact(prediction)
     columns = (p.probs.tolist(), p.entropy.tolist(), p.aleatoric.tolist(), p.epistemic.tolist())
     rows = []
     for position, (probs, entropy, aleatoric, epistemic) in enumerate(zip(*columns, strict=True)):
@@ -109,7 +109,7 @@ def regression_rows(
     Raises:
         InputError: The model predicts several targets, or an output is not finite.
     """
-    p = _exact(prediction)
+    p = exact(prediction)
     if p.outputs.shape[-1] > 1:
         raise InputError(
             f"a row holds one target, but the model predicts {p.outputs.shape[-1]}; use Prediction.mean, (B, targets)"
@@ -141,7 +141,7 @@ def _shared(p: Prediction, end_times: Tensor | None, position: int, false_alarm_
     }
 
 
-def _exact(prediction: Prediction) -> Prediction:
+def exact(prediction: Prediction) -> Prediction:
     """The prediction in float64 on the CPU.
 
     Raises:

@@ -15,6 +15,7 @@ from ltnode.device import choose_device, product_precision
 from ltnode.errors import ConfigError
 from ltnode.models import Model
 from ltnode.training.batches import Teacher, as_dataset
+from ltnode.training.callbacks import Callbacks
 from ltnode.training.concurrent import Turns, take_turns, widen_device_queues
 from ltnode.training.config import TrainConfig, train_preset
 from ltnode.training.distributed import Workers
@@ -35,6 +36,7 @@ class Job:
         on_log: Called with every line of the log.
         teacher: Gives the class probabilities that the model is trained towards, for exactly the inputs of each step; None trains
             towards the labels. ``config.distill_weight`` mixes both.
+        callbacks: Functions of the caller; None calls nothing.
     """
 
     model: Model
@@ -43,6 +45,7 @@ class Job:
     out: str | Path | None = None
     on_log: OnLog | None = None
     teacher: Teacher | None = None
+    callbacks: Callbacks | None = None
 
 
 def fit(
@@ -54,9 +57,10 @@ def fit(
     resume: bool = False,
     on_log: OnLog | None = None,
     teacher: Teacher | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Run:
     """Train a model without choosing an operating point; `ltnode.fitting.fit` has the contract."""
-    return fit_together([Job(model, data, config, out, on_log, teacher)], resume=resume)[0]
+    return fit_together([Job(model, data, config, out, on_log, teacher, callbacks)], resume=resume)[0]
 
 
 def fit_seeds(
@@ -119,9 +123,8 @@ def fit_together(jobs: Sequence[Job], *, resume: bool = False, at_once: int | No
                 stream = torch.cuda.Stream(device) if device.type == "cuda" and len(jobs) > 1 else None
                 folder = None if job.out is None else Path(job.out)
                 with torch.cuda.stream(stream):  # does nothing for None
-                    training = Training(
-                        job.model, data, config, device, workers, folder, job.on_log, concurrent_runs, job.teacher
-                    )
+                    told = (job.on_log, concurrent_runs, job.teacher, job.callbacks)
+                    training = Training(job.model, data, config, device, workers, folder, *told)
                 turns.append(Turns(training, stream))
             take_turns(turns, resume, concurrent_runs)
     finally:

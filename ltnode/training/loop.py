@@ -23,6 +23,7 @@ from ltnode.ode import SolverError
 from ltnode.progress import progress_bar
 from ltnode.training import checkpoint, saving, tensor_file
 from ltnode.training.batches import Teacher, TrainingData
+from ltnode.training.callbacks import Callbacks
 from ltnode.training.config import TrainConfig
 from ltnode.training.distributed import Workers
 from ltnode.training.finishing import averaged_weights, finish
@@ -64,9 +65,10 @@ class Training:
         on_log: OnLog | None,
         concurrent_runs: int = 1,
         teacher: Teacher | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.model, self.config, self.device, self.workers, self.on_log = model, config, device, workers, on_log
-        self.concurrent_runs = concurrent_runs
+        self.concurrent_runs, self.callbacks = concurrent_runs, callbacks or Callbacks()
         self.data = TrainingData.of(dataset, model, config, device, teacher)
         model.to(device).train()
         freeze(model, config.frozen)
@@ -236,11 +238,16 @@ class Training:
                         line = self._write_line(epoch)
                         write_events(line)
                         loss = line["loss"]
+                    self.callbacks.on_step(self._event(epoch, total_steps=self.total_steps, loss=parts["loss"]))
                     if self._checkpoint_is_due():
                         self._save()
                     yield loss
                 done = 0
+                self.callbacks.on_epoch(self._event(epoch, log=self.result.history[-1] if self.result.history else None))
         self._save()
+
+    def _event(self, epoch: int, **facts: Any) -> dict[str, Any]:
+        return {"step": self.steps_done, "epoch": epoch, **facts}
 
     def _log_is_due(self) -> bool:
         return self.steps_done % self.config.log_every == 0 or self.steps_done == self.total_steps or self._validation_is_due()
@@ -304,9 +311,10 @@ class Training:
         }
         tensors = checkpoint.training_tensors(self.model, self.optimizers, self.averages)
         reached = checkpoint.Checkpoint(self.steps_done, tensors, state, self.folder.identity)
-        checkpoint.write(self.folder.checkpoints, reached, self.config.keep_checkpoints)
+        path = checkpoint.write(self.folder.checkpoints, reached, self.config.keep_checkpoints)
         self.saved_at, self.saved_step = time.monotonic(), self.steps_done
         self._checkpoint_interval = max(_CHECKPOINT_SECONDS, _CHECKPOINT_COST * (self.saved_at - began))
+        self.callbacks.on_checkpoint({"step": self.steps_done, "path": path})
 
     # -- ending --------------------------------------------------------------------------------------------------------------
 

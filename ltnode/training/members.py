@@ -34,6 +34,8 @@ from ltnode.training.status import RunStatus
 from ltnode.training.validation import validate
 
 _LOG = logging.getLogger("ltnode")
+TrainJobs = Callable[[Sequence[Job]], list[Run]]
+"""Trains jobs to their end, possibly in other processes; returns their runs in order."""
 
 
 def fit_members(
@@ -44,6 +46,7 @@ def fit_members(
     out: str | Path | None = None,
     *,
     resume: bool = False,
+    train: TrainJobs | None = None,
 ) -> Run:
     """Train an ensemble without choosing an operating point; `ltnode.fitting.fit_members` has the contract."""
     if isinstance(members, bool) or not isinstance(members, int) or members < 2:
@@ -70,7 +73,7 @@ def fit_members(
             Job(network, dataset, base.replace(seed=seed), None if folder is None else member_folder(folder.path, seed))
             for network, seed in zip(networks, seeds, strict=True)
         ]
-        assembly.assemble(fit_together(jobs, resume=resume))
+        assembly.assemble(fit_together(jobs, resume=resume) if train is None else train(jobs))
     return assembly.run
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files
-from ltnode.errors import CheckpointError, ConfigError
+from ltnode.errors import CheckpointError, ConfigError, FolderInUseError
 from ltnode.models import Model
 from ltnode.training import checkpoint
 from ltnode.training.config import TrainConfig
@@ -74,7 +74,7 @@ class RunFolder:
         """Lock the folder against training by other processes; the operating system releases the lock of a killed process.
 
         Raises:
-            CheckpointError: Another process is training in the folder.
+            FolderInUseError: Another process is training in the folder.
         """
         try:
             import fcntl
@@ -87,7 +87,7 @@ class RunFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise CheckpointError(f"another process is training in {self.path}; wait for it, or choose another folder") from None
+            raise FolderInUseError(f"another process is training in {self.path}; wait for it, or choose another folder") from None
         except OSError:
             _LOG.debug("%s: this file system has no locks", self.path)
         try:

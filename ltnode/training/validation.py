@@ -14,6 +14,8 @@ from ltnode.models.contract import evaluating
 from ltnode.training.batches import TrainingData
 
 _BATCH = 1024
+_SMALLEST_STD = 1e-6
+"""A prediction without any spread would make the log-likelihood infinite."""
 
 
 @contextmanager
@@ -31,4 +33,7 @@ def validate(model: Model, data: TrainingData) -> dict[str, float]:
     if model.task == "classification":
         probs = torch.cat([p.probs for p in predictions])
         return {"error": metrics.error(probs, y), "log_likelihood": metrics.log_likelihood(probs, y)}
-    return {"rmse": metrics.rmse(torch.cat([p.mean for p in predictions]), y.to(x.dtype))}
+    mean, std = (torch.cat(values) for values in ([p.mean for p in predictions], [p.total_std for p in predictions]))
+    target = y.to(x.dtype)
+    log_likelihood = -metrics.gaussian_nll(mean, std.clamp_min(_SMALLEST_STD), target)
+    return {"rmse": metrics.rmse(mean, target), "log_likelihood": log_likelihood}

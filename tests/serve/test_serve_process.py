@@ -179,6 +179,33 @@ def test_connections_wait_from_the_moment_the_address_is_known():
             assert time.monotonic() - began < 5
 
 
+def test_workers_share_limits_and_metrics_and_are_replaced_when_they_die(folder: Path):
+    """Two processes answer as one: equal predictions, one count of all requests, and a killed worker costs no request."""
+    body = {"inputs": images(4).mul(255).round().int().tolist(), "samples": 5}
+    with server(str(folder), "--workers", "2") as (process, address), httpx.Client(base_url=address, timeout=60) as client:
+        first = client.post("/api/predict", json=body).json()["predictions"]
+        expected = ltnode.trained.TrainedModel.open(folder, "cpu").rows(images(4), 5)
+        for answer, row in zip(first, expected, strict=True):
+            # Pixels are rounded to whole numbers on their way.
+            assert answer["probs"] == pytest.approx(row.probs, abs=1e-2)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if children.exists():
+            workers = [int(pid) for pid in children.read_text().split() if "spawn_main" in _command(int(pid))]
+            assert len(workers) == 2
+            os.kill(workers[0], signal.SIGKILL)
+        answers = [client.post("/api/predict", json=body) for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 6
+        assert all(answer.json()["predictions"] == first for answer in answers)
+        text = client.get("/metrics").text
+        assert 'ltnode_requests_total{method="POST",path="/api/predict",status="200"} 7.0' in text
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+
+
 def test_connections_wait_while_the_server_is_busy(folder: Path):
     """A client whose connection finds no place in the kernel's queue tries again after one second; 400 find one at once."""
     with server(str(folder)) as (process, address), ExitStack() as connections:

@@ -16,6 +16,9 @@ import typer
 
 from ltnode import files
 from ltnode.cli import console
+from ltnode.cli.batch import predict_files
+from ltnode.cli.engine_options import Address, Engine, Jobs, Threads
+from ltnode.cluster.batch_prediction import BatchOptions
 from ltnode.errors import InputError, LTNodeError
 from ltnode.progress import progress_bar
 from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain
@@ -28,6 +31,7 @@ EXAMPLES = (
     "ltnode predict runs/x points.csv --out predictions.csv",
     "ltnode predict zoo/lt-node-cifar10 photos/ --top 3 --json",
     "ltnode predict runs/x points.csv --explain flagged",
+    "ltnode predict runs/x --input 'rows/*.parquet' --output predictions --engine ray",
 )
 _ERROR = 2
 _SHOWN = 200
@@ -53,9 +57,9 @@ class _Named:
 def predict(
     run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a saved model.", metavar="RUN")],
     inputs: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(help="Images, folders of images, .npy arrays, tables (.csv, .tsv, .parquet, .npz).", metavar="INPUT"),
-    ],
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write all predictions to this .json or .csv file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     samples: Annotated[int, typer.Option(help="End-times per prediction.", min=1)] = 10,
@@ -70,12 +74,33 @@ def predict(
     data: Annotated[
         str | None, typer.Option(help="Data set of the training, for a saved model that does not record its normalisation.")
     ] = None,
+    batch: Annotated[
+        list[str] | None,
+        typer.Option("--input", help="Batch prediction: a folder of images or Parquet files, or *.parquet; can be repeated."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the Parquet files of a batch prediction; an interrupted one continues.")
+    ] = None,
+    columns: Annotated[str, typer.Option(help="Columns of the Parquet files that the model takes: a,b,c.")] = "",
+    engine: Engine = "local",
+    address: Address = None,
+    jobs: Jobs = None,
+    threads: Threads = 1,
 ) -> None:
     """Predict images, arrays and tables: class, probability, uncertainty, familiarity, and flags.
 
     Images of any size are converted to the network's input, and every conversion is reported. An input that cannot be used is
-    reported, the others are predicted, and the exit status is 2.
+    reported, the others are predicted, and the exit status is 2. With --input and --output, millions of inputs are predicted
+    block by block with bounded memory, in several processes or on a Ray cluster.
     """
+    if batch or output is not None:
+        if not batch or output is None or inputs or out is not None:
+            raise InputError("a batch prediction needs --input and --output, and neither INPUT nor --out")
+        options = BatchOptions(samples, tuple(console.words(columns)), None, device, false_alarm_rate)
+        predict_files(run, batch, output, options, engine, address, jobs, threads)
+        return
+    if not inputs:
+        raise InputError("there is nothing to predict: name images, .npy or .csv files, or use --input and --output")
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise InputError(f"--out must end in .json or .csv, not {out.name!r}")
     trained = TrainedModel.open(run, device, data).with_false_alarm_rate(false_alarm_rate)

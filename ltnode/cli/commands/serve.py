@@ -9,7 +9,7 @@ import webbrowser
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +17,7 @@ from ltnode.cli import console
 from ltnode.serve import Limits, check_extra, server
 from ltnode.trained import TrainedModel
 
-EXAMPLES = ("ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --open", "ltnode serve zoo")
+EXAMPLES = ("ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --open", "ltnode serve zoo --workers 4")
 
 
 def serve(
@@ -45,6 +45,9 @@ def serve(
         float | None, typer.Option(help="Familiarity at or below which inputs are called unfamiliar; by default that of the run.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Longest time of a request, including the time in the queue.")] = 30.0,
+    workers: Annotated[
+        int, typer.Option(help="Processes that compute predictions; limits and metrics are those of all of them.", min=1)
+    ] = 1,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Serve trained models over HTTP, with the explorer page.
@@ -62,7 +65,8 @@ def serve(
         console.err().print(warning, style="yellow")
     announce = partial(_announce, [trained.name for trained in models], token, open_page)
     hosts, proxies = allow_host or (), trusted_proxy or ()
-    ended = server.serve(models, limits, token or None, hosts=hosts, proxies=proxies, host=host, port=port, ready=announce)
+    where: dict[str, Any] = {"host": host, "port": port, "workers": workers}
+    ended = server.serve(models, limits, token or None, hosts=hosts, proxies=proxies, ready=announce, **where)
     if ended is False:
         # The interpreter cannot be taken down under a thread that computes: it would abort.
         sys.stdout.flush()

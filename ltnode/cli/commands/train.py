@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,11 @@ import typer
 
 from ltnode import data as data_sets
 from ltnode.cli import console
+from ltnode.cli.engine_options import Address, Jobs, OptionalEngine, Threads
 from ltnode.cli.own_data import TableOptions, provisional_config, say_folder, say_table
+from ltnode.cluster.elsewhere import train_jobs
+from ltnode.cluster.engines import make_executor
+from ltnode.cluster.executor import check_engine
 from ltnode.data import Dataset
 from ltnode.data.own import is_path, load_path
 from ltnode.errors import ConfigError
@@ -33,6 +38,7 @@ EXAMPLES = (
     "ltnode train --data more-photos --init runs/photos --freeze stem --class-weights balanced --out runs/more",
     "ltnode train --model lt-node --data cifar10 --seeds 0-4 --out runs/cifar",
     "ltnode train --model lt-node --data cifar10 --members 5 --out runs/cifar-ensemble",
+    "ltnode train --model lt-node --data cifar10 --members 5 --engine ray --address auto --out runs/cifar-ensemble",
 )
 
 
@@ -95,6 +101,10 @@ def train(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many training examples.", min=1)] = None,
+    engine: OptionalEngine = None,
+    address: Address = None,
+    jobs: Jobs = None,
+    threads: Threads = 1,
 ) -> None:
     """Train a model and write a run folder: configuration, log, checkpoints, the model, and its provenance.
 
@@ -113,6 +123,9 @@ def train(
         raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")
     if seeds and members:
         raise ConfigError("--seeds and --members cannot be combined: --seeds 0-4 gives five models, --members 5 one ensemble")
+    if engine is not None and not members:
+        raise ConfigError("--engine trains the networks of an ensemble elsewhere: add --members 5, or use ltnode sweep")
+    check_engine(engine or "local", address)
     table = TableOptions(target, task, group, tuple(ignore or ()), tuple(kind or ()), test, test_fraction)
     chosen, loaded = _chosen(
         config, {key: value for key, value in options.items() if value is not None}, settings or (), table, image_size
@@ -135,7 +148,11 @@ def train(
     places = ", ".join(str(folder) for folder in folders)
     console.say(f"Training {chosen.model} on {loaded.name} ({loaded.n_train} examples) in {places}")
     with console.resumable(f"The checkpoint is in {places}: run the same command with --resume to continue."):
-        if members:
+        if members and engine:
+            with make_executor(engine, address=address, jobs=jobs, threads=threads, device=chosen.device) as executor:
+                elsewhere = partial(train_jobs, executor=executor, threads=threads)
+                runs = [fit_members(network, loaded, chosen, members, one, resume=resume, train=elsewhere)]
+        elif members:
             runs = [fit_members(network, loaded, chosen, members, one, resume=resume)]
         elif several:
             runs = fit_seeds(network, loaded, chosen, several, base, resume=resume)

@@ -10,11 +10,13 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
+from ltnode.cli.engine_options import Address, OptionalEngine
 from ltnode.errors import InputError
 from ltnode.evaluation import PROTOCOLS
 from ltnode.training import TrainingError
 from paper.reproduce.commands.claims import write_pages
-from paper.reproduce.commands.options import RESUME, Runs
+from paper.reproduce.commands.options import RESUME, Runs, report_failures
+from paper.reproduce.elsewhere import image_arguments, run_parts
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images import cells as experiment
 from paper.reproduce.images.evaluation import Evaluation
@@ -61,6 +63,8 @@ def reproduce_images(
     zoo: Annotated[bool, typer.Option("--zoo", help="Add finished runs with seed 0 to the zoo next to PAPER.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Only show the grid: what is done and what is missing.")] = False,
     tables_only: Annotated[bool, typer.Option("--tables-only", help="Only write tables, figures and pages again.")] = False,
+    engine: OptionalEngine = None,
+    address: Address = None,
 ) -> None:
     """Run the image experiments of the grid: train what is missing, continue interrupted runs, evaluate, compare.
 
@@ -83,6 +87,9 @@ def reproduce_images(
         cells = [import_run(source, grid, runs) for source in from_run]
     options = {"draws": draws, "limit": limit}
     evaluation = Evaluation(chosen, options, device, overwrite) if evaluate else None
+    if engine and not tables_only:
+        parts = [image_arguments(cell, places, evaluation, device) for cell in cells]
+        report_failures(run_parts(engine, address, "image_cell", parts, device))
     failed = [] if tables_only else _run_cells(cells, places, evaluation, device, together)
     if zoo:
         for added in add_runs(folder.zoo, cells, places):

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
+from ltnode.cli.engine_options import Address, OptionalEngine
 from ltnode.report.table import markdown_table
 from paper.reproduce.claims.motivating import motivating_claims
 from paper.reproduce.claims.verdict import Outcome
-from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds
+from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds, report_failures
+from paper.reproduce.elsewhere import run_parts
 from paper.reproduce.motivating import figure, table, tasks
 from paper.reproduce.pages.claims import verdict_text
 from paper.reproduce.records import shortened
@@ -27,12 +29,19 @@ def reproduce_motivating(
     out: Out = Path("paper/results"),
     runs: Runs = Path("runs"),
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = tasks.STEPS,
+    engine: OptionalEngine = None,
+    address: Address = None,
 ) -> None:
     """Run the tasks that a common end-time cannot solve and input-dependent end-times can: concentric annuli and reflection.
 
     Writes one JSON file per run, a figure and a table to OUT.
     """
     trained = []
+    if engine:
+        places = {"out": str(out.absolute()), "runs": str(runs.absolute()), "steps": steps}
+        named = [(task, model, seed) for seed in console.numbers(seeds) for task in tasks.TASKS for model in tasks.MODELS]
+        parts = [{"task": task, "model": model, "seed": seed, **places} for task, model, seed in named]
+        report_failures(run_parts(engine, address, "motivating_task", parts))
     with console.resumable(RESUME):
         for seed in console.numbers(seeds):
             for task in tasks.TASKS:

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from ltnode.cli import console
+from ltnode.cli.engine_options import Address, OptionalEngine
 from ltnode.report.table import markdown_table
 from paper.reproduce.claims.one_dimensional import OneDimensionalResults, one_dimensional_claims
-from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds
+from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds, report_failures
+from paper.reproduce.elsewhere import run_parts
 from paper.reproduce.folder import CLONE
 from paper.reproduce.one_dimensional import figures, selection, table
 from paper.reproduce.one_dimensional.experiment import ITERATIONS, VARIANTS, Variant, chosen, reproduce, result_name
@@ -22,7 +24,7 @@ from paper.reproduce.records import read_results, shortened
 
 def register(group: typer.Typer) -> None:
     """Add the command."""
-    examples = ("ltnode reproduce synthetic", "ltnode reproduce synthetic --models lt-node,alt-node --iterations 300")
+    examples = ("ltnode reproduce synthetic", "ltnode reproduce synthetic --seeds 0-4 --engine ray --address auto")
     group.command("synthetic", epilog=console.example(*examples))(reproduce_synthetic)
 
 
@@ -36,6 +38,8 @@ def reproduce_synthetic(
     train: Annotated[
         bool, typer.Option("--train/--report-only", help="Train what is missing, or only show what is recorded.")
     ] = True,
+    engine: OptionalEngine = None,
+    address: Address = None,
 ) -> None:
     """Run the 1-D experiment: entropy in the gap, posteriors, fit, and whether q(T) selects the end-time.
 
@@ -43,6 +47,12 @@ def reproduce_synthetic(
     run again, and ends with the same numbers, bit for bit.
     """
     chosen_seeds, variants = console.numbers(seeds), chosen(console.words(models))
+    if train and engine:
+        places = {"out": str(out.absolute()), "runs": str(runs.absolute()), "iterations": iterations}
+        models_of_seeds = [{"variant": v.name, "seed": seed, **places} for seed in chosen_seeds for v in variants]
+        report_failures(run_parts(engine, address, "synthetic_variant", models_of_seeds))
+        nodes = [{"time": time, "seed": seed, **places} for seed in chosen_seeds for time in selection.TIMES if select]
+        report_failures(run_parts(engine, address, "synthetic_time", nodes))
     if train:
         _train(chosen_seeds, variants, select, out, runs, iterations)
     stems = [result_name(name, seed, iterations) for seed in chosen_seeds for name in VARIANTS]

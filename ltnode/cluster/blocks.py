@@ -1,0 +1,216 @@
+"""Inputs of a batch prediction, cut into blocks: the unit of work, and one file of the output.
+
+The cut depends on the inputs alone, so that an interrupted prediction finds the same blocks again.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ltnode.errors import InputError, LTNodeError, missing_extra
+from ltnode.trained import TrainedModel, read_input
+from ltnode.trained.inputs import batch_of_array, find_files
+from ltnode.typing import Tensor
+
+TABLE_ROWS = 50_000
+IMAGES = 1_000
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the inputs.
+
+    Attributes:
+        name: File name of its predictions.
+        files: One Parquet file, or several images.
+        start: First row in the Parquet file.
+        rows: Number of rows, or of images.
+    """
+
+    name: str
+    files: tuple[str, ...]
+    start: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The block as plain values; ``Block.of`` reads them."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Block:
+        """Make a block from plain values."""
+        return cls(str(values["name"]), tuple(values["files"]), int(values["start"]), int(values["rows"]))
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """The raw inputs of a block.
+
+    Attributes:
+        names: Name of the file of every input.
+        rows: Position of every input in its file.
+        raw: The usable inputs.
+        usable: Positions of the usable inputs.
+        errors: Why the others cannot be used, by position.
+    """
+
+    names: list[str]
+    rows: NDArray[np.int64]
+    raw: Tensor
+    usable: NDArray[np.int64]
+    errors: dict[int, str]
+
+
+def require_parquet() -> Any:
+    """Import the Parquet reader of pyarrow, or raise a `MissingExtraError` that names the extra."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("pyarrow", "cluster", "batch prediction") from error
+    return pyarrow.parquet
+
+
+def find_blocks(inputs: Sequence[str], rows: int | None = None) -> list[Block]:
+    """Cut inputs into blocks.
+
+    Args:
+        inputs: Folders of images or of Parquet files, Parquet files, or patterns such as ``data/*.parquet``.
+        rows: Rows of a block; by default 50,000 of a table and 1,000 images.
+
+    Raises:
+        InputError: There are no such files, or a file is neither.
+    """
+    found = [file for entry in inputs for file in _files(entry)]
+    if len(set(found)) < len(found):
+        twice = next(file for file in found if found.count(file) > 1)
+        raise InputError(f"{twice} is named twice among the inputs; its rows would be doubled")
+    tables = [file for file in found if file.suffix.lower() == ".parquet"]
+    if tables and len(tables) < len(found):
+        raise InputError("the inputs must be either Parquet files or images, not both; predict them one after the other")
+    return _table_blocks(tables, rows or TABLE_ROWS) if tables else _image_blocks(found, rows or IMAGES)
+
+
+def digest(blocks: Sequence[Block]) -> str:
+    """What tells these inputs from others: names and sizes of the files, and the cut."""
+    state = hashlib.sha256()
+    for block in blocks:
+        sizes = [Path(file).stat().st_size for file in block.files]
+        state.update(repr((block.name, block.files, sizes, block.start, block.rows)).encode())
+    return state.hexdigest()
+
+
+def read_block(block: Block, trained: TrainedModel, columns: Sequence[str] = ()) -> BlockInputs:
+    """Read the inputs of a block; an input that cannot be used keeps its place, with the reason."""
+    if block.files[0].lower().endswith(".parquet"):
+        return _read_table(block, trained, columns)
+    read: list[Tensor] = []
+    usable, errors = [], {}
+    for position, file in enumerate(block.files):
+        try:
+            read.append(read_input(Path(file), trained.shape).raw)
+            usable.append(position)
+        except LTNodeError as error:
+            errors[position] = str(error)
+    raw = torch.cat(read) if read else torch.empty(0, *trained.shape)
+    return BlockInputs(list(block.files), np.zeros(len(block.files), np.int64), raw, np.array(usable, np.int64), errors)
+
+
+def _files(entry: str) -> list[Path]:
+    path = Path(entry)
+    if path.is_dir():
+        tables = sorted(path.rglob("*.parquet"))
+        return tables or find_files(path)
+    matches = [Path(name) for name in sorted(glob.glob(entry))]  # noqa: PTH207 (the pattern may begin with a folder)
+    if not matches:
+        raise InputError(f"--input must be a folder, a Parquet file or a pattern of them; there is no {entry}")
+    return matches
+
+
+def _table_blocks(tables: Sequence[Path], rows: int) -> list[Block]:
+    parquet = require_parquet()
+    blocks: list[Block] = []
+    for number, file in enumerate(tables):
+        try:
+            total = parquet.read_metadata(file).num_rows
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file} is not a Parquet file: {error}") from error
+        for start in range(0, total, rows):
+            name = f"part-{number:05d}-{start // rows:05d}.parquet"
+            blocks.append(Block(name, (str(file),), start, min(rows, total - start)))
+    return blocks
+
+
+def _image_blocks(images: Sequence[Path], size: int) -> list[Block]:
+    return [
+        Block(
+            f"part-{start // size:05d}.parquet",
+            tuple(map(str, images[start : start + size])),
+            start,
+            len(images[start : start + size]),
+        )
+        for start in range(0, len(images), size)
+    ]
+
+
+def _read_table(block: Block, trained: TrainedModel, columns: Sequence[str]) -> BlockInputs:
+    file = require_parquet().ParquetFile(block.files[0], memory_map=True)
+    wanted = list(columns) or [str(name) for name in file.schema_arrow.names]
+    if missing := [name for name in wanted if name not in file.schema_arrow.names]:
+        raise InputError(f"{block.files[0]} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
+    array = _rows_of_groups(file, block, wanted)
+    try:
+        raw = _table_tensor(array, trained)
+    except InputError as error:
+        raise InputError(f"{block.files[0]}: {error}") from error
+    finite = torch.isfinite(raw.flatten(1)).all(dim=1) if raw.is_floating_point() else torch.ones(len(raw), dtype=torch.bool)
+    errors = {int(position): "NaN, infinity or nothing in a column; impute it" for position in torch.nonzero(~finite)}
+    rows = np.arange(block.start, block.start + block.rows, dtype=np.int64)
+    return BlockInputs([block.files[0]] * block.rows, rows, raw[finite], torch.nonzero(finite)[:, 0].numpy(), errors)
+
+
+def _rows_of_groups(file: Any, block: Block, columns: list[str]) -> Any:
+    """The rows of a block as an Arrow table; only the row groups that hold them are read."""
+    groups, first, before = [], None, 0
+    for group in range(file.metadata.num_row_groups):
+        size = file.metadata.row_group(group).num_rows
+        if before < block.start + block.rows and before + size > block.start:
+            groups.append(group)
+            first = before if first is None else first
+        before += size
+    assert first is not None
+    return file.read_row_groups(groups, columns=columns, use_threads=False).slice(block.start - first, block.rows)
+
+
+def _table_tensor(table: Any, trained: TrainedModel) -> Tensor:
+    """Rows as raw inputs: one column per number, or one column of lists with all numbers of an input."""
+    import pyarrow as arrow
+
+    wanted = int(np.prod(trained.shape))
+    if table.num_columns == 1 and arrow.types.is_list(table.column(0).type) | arrow.types.is_fixed_size_list(
+        table.column(0).type
+    ):
+        values = table.column(0).combine_chunks()
+        numbers = values.flatten().to_numpy(zero_copy_only=False)
+        if len(numbers) != wanted * len(values):
+            raise InputError(
+                f"its lists must have {wanted} numbers each, for inputs of shape {trained.shape}, and none may be empty"
+            )
+        array = numbers.reshape(len(values), *trained.shape)
+        return batch_of_array(array, trained.shape) if trained.is_image else torch.from_numpy(array.astype(np.float64))
+    if table.num_columns != wanted or trained.is_image:
+        kind = "one column of lists with the pixels" if trained.is_image else f"{wanted} columns"
+        raise InputError(f"the model needs {kind}, not {table.num_columns} columns; name them with --columns a,b,c")
+    try:
+        columns = [table.column(i).cast(arrow.float64()).to_numpy() for i in range(table.num_columns)]
+    except arrow.ArrowInvalid as error:
+        raise InputError(f"its columns must be numbers: {error}") from error
+    return torch.from_numpy(np.stack(columns, axis=1))

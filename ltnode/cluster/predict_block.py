@@ -1,0 +1,112 @@
+"""One block of a batch prediction as a task: read, predict, write one Parquet file that appears only when it is whole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ltnode import files
+from ltnode.cluster.blocks import Block, BlockInputs, read_block, require_parquet
+from ltnode.errors import LTNodeError
+from ltnode.trained import TrainedModel
+from ltnode.trained.columns import Columns, prediction_columns
+from ltnode.trained.model import BATCH
+from ltnode.typing import Tensor
+
+FUNCTION = "ltnode.cluster.predict_block:predict_block"
+_VECTORS = 4096
+"""Vectors in one solve; images go through in the batches of `TrainedModel.rows`."""
+
+
+def predict_block(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Predict one block, unless its file is there already.
+
+    Args:
+        arguments: ``run``, ``block``, ``output``: folder of the output; ``samples``, ``device``, ``threads``, ``columns``, and
+            ``false_alarm_rate`` or None.
+
+    Returns:
+        ``rows``, and ``bad``: the number of inputs that could not be used.
+    """
+    block, target = Block.of(arguments["block"]), Path(arguments["output"]) / arguments["block"]["name"]
+    if target.exists():
+        return {"rows": block.rows, "bad": 0}
+    torch.set_num_threads(arguments["threads"])
+    trained = _opened(arguments["run"], arguments["device"], arguments["false_alarm_rate"])
+    inputs = read_block(block, trained, arguments["columns"])
+    table = block_table(trained, inputs, arguments["samples"])
+    bad = table.num_rows - table.column("error").null_count
+    temporary = target.with_name(f"{files.TEMPORARY}{os.getpid()}-{target.name}")  # a second attempt may run beside a lost one
+    try:
+        require_parquet().write_table(table, temporary)
+        temporary.replace(target)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise files.write_error(target, error) from error
+    return {"rows": table.num_rows, "bad": bad}
+
+
+def block_table(trained: TrainedModel, inputs: BlockInputs, samples: int) -> Any:
+    """Predict the inputs of a block; returns an Arrow table with one row per input, in order.
+
+    Inputs that cannot be used have the reason in the column ``error``, and nothing in the columns of the prediction.
+    """
+    import pyarrow as arrow
+
+    predictor, size = _Predictor(trained, samples, dict(inputs.errors)), BATCH if trained.is_image else _VECTORS
+    for start in range(0, len(inputs.raw), size):
+        predictor.predict(inputs.usable[start : start + size], inputs.raw[start : start + size])
+    n = len(inputs.names)
+    table = {
+        "input": arrow.array(inputs.names).dictionary_encode(),
+        "row": arrow.array(inputs.rows),
+        "error": arrow.array([predictor.errors.get(position) for position in range(n)], arrow.string()),
+    }
+    taken = np.full(n, -1, dtype=np.int64)
+    taken[predictor.positions()] = np.arange(len(predictor.positions()))
+    whole = bool((taken == np.arange(n)).all())
+    for name in predictor.parts[0] if predictor.parts else ():
+        column = arrow.array(np.concatenate([part[name] for part in predictor.parts]))
+        table[name] = column if whole else column.take(arrow.array(taken, mask=taken < 0))
+    return arrow.table(table)
+
+
+class _Predictor:
+    """Predicts batches; where one fails, the inputs that are to blame are found by halving it."""
+
+    def __init__(self, trained: TrainedModel, samples: int, errors: dict[int, str]) -> None:
+        self._trained, self._samples, self.errors = trained, samples, errors
+        self.parts: list[Columns] = []
+        self._done: list[NDArray[np.int64]] = []
+
+    def predict(self, positions: NDArray[np.int64], raw: Tensor) -> None:
+        try:
+            x = self._trained.prepare(raw)
+            columns = prediction_columns(self._trained, self._trained.predict_inputs(x, self._samples), x)
+        except LTNodeError as error:
+            if len(raw) == 1:
+                self.errors[int(positions[0])] = str(error)
+                return
+            half = len(raw) // 2
+            self.predict(positions[:half], raw[:half])
+            self.predict(positions[half:], raw[half:])
+            return
+        self.parts.append(columns)
+        self._done.append(positions)
+
+    def positions(self) -> NDArray[np.int64]:
+        """Where the predicted inputs are in the block, in the order of the parts."""
+        return np.concatenate(self._done) if self._done else np.empty(0, np.int64)
+
+
+@lru_cache(maxsize=1)
+def _opened(run: str, device: str, rate: float | None) -> TrainedModel:
+    """The model, which a worker loads once for all its blocks."""
+    return TrainedModel.open(run, device).with_false_alarm_rate(rate)
