@@ -94,7 +94,7 @@ def _with(array: np.ndarray, value: float) -> np.ndarray:
         ({"x_test": vectors(), "y_test": labels() + 1}, "test: labels range from 1 to 3"),
         ({"task": "regresion", "y": vectors(d=1)}, "Did you mean 'regression'"),
         ({"task": "regression", "y": _with(vectors(d=1), np.nan)}, "NaN or inf in 1 of"),
-        ({"task": "regression", "y": vectors(), "x": vectors()}, "must have shape"),
+        ({"task": "regression", "y": np.zeros((12, 3, 2)), "x": vectors()}, "must have shape"),
         ({"task": "regression", "n_classes": 3}, "regression has no classes"),
         ({"class_names": ("a", "b")}, "2 class names for 3 classes"),
         ({"test_fraction": 0.0}, "strictly between 0 and 1"),

@@ -91,6 +91,7 @@ def _training(entry: DefaultEntry) -> str:
             f"widening and ranks are those of the ensemble.\nTo repeat it, run `ltnode train --model {network} --data "
             f"{config.data} --members {len(seeds)} --set precision={config.precision} --out RUN`."
         )
+    assert config.model is not None and config.data is not None
     command = f"ltnode train --model {config.model} --data {config.data} --seed {config.seed} --set precision={config.precision}"
     if config.epochs != train_preset(config.model, config.data).epochs:
         command += f" --set epochs={config.epochs} --set milestones={list(config.milestones)}"
