@@ -62,6 +62,5 @@ def _configuration(
     if values.get("preset", "default") != "default":
         raise ConfigError(f"a student is trained with the preset 'default', not {values['preset']!r}")
     named = {key: value for key, value in options.items() if value is not None}
-    # The preset of a built-in set depends on its name alone.
-    base = train_preset(options["model"], data.name if data.schema is None else data).replace(**teaching_parts(teacher))
+    base = train_preset(options["model"], data).replace(**teaching_parts(teacher))
     return base.replace(**values).replace(**named).with_overrides(settings)
