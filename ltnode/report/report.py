@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ltnode.data import Dataset
+from ltnode.data import names as data_names
 from ltnode.report import figures_images, tables
 from ltnode.report.aggregate import Rows
 from ltnode.report.naming import Variant, data_in_order, data_title, in_order
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class _ImageFigure(NamedTuple):
-    """A figure of one data set, whose title replaces ``{data}``. It needs results of any of the protocols."""
+    """A figure of one data set, whose title replaces ``{data}``. It needs results of any of the protocols.
+
+    Where its name is that of a figure of the paper, captions for the data sets of the paper begin with it.
+    """
 
     name: str
     protocols: tuple[str, ...]
@@ -48,7 +52,7 @@ _SHIFT = (
         ("rotation",),
         figures_images.figure_3_rotation,
         "Performance of all models on rotated {data}.",
-        "Figure 3, {data}: log-likelihood, Brier score and calibration error on rotated test images; accuracy and number of the "
+        "{data}: log-likelihood, Brier score and calibration error on rotated test images; accuracy and number of the "
         "predictions above a confidence.",
     ),
     _ImageFigure(
@@ -56,7 +60,7 @@ _SHIFT = (
         ("ood", "rotation", "fgsm"),
         figures_images.figure_4_shift_and_attack,
         "Error under rotation, rejection, entropy histogram and FGSM of all models on {data}.",
-        "Figure 4, {data}: error under rotation; accuracy on test and foreign images together after the most uncertain ones are "
+        "{data}: error under rotation; accuracy on test and foreign images together after the most uncertain ones are "
         "rejected; entropies of foreign images; error under FGSM in normalised units (as in the paper) and in pixel units.",
     ),
     _ImageFigure(
@@ -185,6 +189,8 @@ def _draw(writer: ReportWriter, figure: _ImageFigure, rows: Rows, data: str) -> 
     seeds = rows.seeds(figure.protocols[0], data)
     about_seeds = f"Mean and one standard deviation over {seeds} seeds." if seeds > 1 else "One seed."
     alt, caption = (text.format(data=data_title(data)) for text in (figure.alt, figure.caption))
+    if figure.name.startswith("figure-") and data in data_names():
+        caption = f"{figure.name.replace('-', ' ').capitalize()}, {caption}"
     draw = partial(figure.draw, rows=rows, data=data)
     writer.figure(figure.name, data, draw=draw, alt=alt, caption=f"{caption} {about_seeds}")
 

@@ -25,6 +25,9 @@ from typing import IO
 from fuzz.targets import TARGETS, Target, check, clean_up
 
 INPUT_SECONDS = 10
+"""Limit on the processor time of one input, which does not depend on what else the machine does."""
+WAITING_SECONDS = 60
+"""Limit on the time of one input by the clock, for a target that waits."""
 MEMORY_BYTES = 6 << 30
 _FOUND = 7
 
@@ -34,17 +37,20 @@ def fuzz(name: str, target: Target, seed: int, seconds: float, number: mmap.mmap
     os.dup2(log.fileno(), 2)  # C libraries write there, too
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for limit in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(limit, signal.SIG_DFL)
     until, index = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         number[:8] = struct.pack("<Q", index)
         data = target.inputs(name, seed, index)
-        signal.alarm(INPUT_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, INPUT_SECONDS)
+        signal.alarm(WAITING_SECONDS)
         try:
             check(target, data)
         except BaseException:
             os.write(2, b"FOUND\n" + traceback.format_exc(limit=-6).encode())
             os._exit(_FOUND)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         index += 1
     number[:8] = struct.pack("<Q", index)
@@ -66,7 +72,11 @@ def run(name: str, seed: int, seconds: float, findings: Path) -> bool:
     if code == 0:
         print(f"{name:<16} {index:>8} inputs, nothing found", flush=True)
         return True
-    how = {_FOUND: "wrong exception", -signal.SIGALRM: f"over {INPUT_SECONDS} s"}.get(code, f"ended with status {code}")
+    how = {
+        _FOUND: "wrong exception",
+        -signal.SIGPROF: f"over {INPUT_SECONDS} s of processor time",
+        -signal.SIGALRM: f"over {WAITING_SECONDS} s",
+    }.get(code, f"ended with status {code}")
     findings.mkdir(parents=True, exist_ok=True)
     path = findings / f"{name}-{seed}-{index}"
     path.write_bytes(target.inputs(name, seed, index))
