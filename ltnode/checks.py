@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
+from typing import Any, TypeGuard
 
 from ltnode.errors import InputError
 
 
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number that a float can hold, which not every integer is; booleans are no numbers."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    number: Any = value
+    return bool(abs(number) <= sys.float_info.max)
+
+
 def checked_number(name: str, value: object, allowed: str, low: float, high: float) -> float:
     """Return ``value`` as a float if it lies in [low, high]; otherwise raise an InputError that states what is allowed."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not low <= float(value) <= high:
-        raise InputError(f"{name} must be {allowed}, not {value!r}")
-    return float(value)
+    if (isinstance(value, float) or is_finite_number(value)) and low <= value <= high:
+        return float(value)
+    raise InputError(f"{name} must be {allowed}, not {value!r}")
 
 
 def checked_count(name: str, value: object) -> int:

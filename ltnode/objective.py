@@ -13,13 +13,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from numbers import Real
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from ltnode.checks import checked_count
+from ltnode.checks import checked_count, is_finite_number
 from ltnode.errors import InputError, unknown_name
 from ltnode.typing import Float, Num, Tensor
 
@@ -145,7 +144,7 @@ def resolve_kl_weight(kl_weight: float | str, n_data: int | None, per_input: boo
         if n_data is None:
             raise InputError("kl_weight='elbo' requires n_data, the number of training points N: the literal weight is 1/N")
         return 1.0 / n_data
-    if isinstance(kl_weight, bool) or not isinstance(kl_weight, Real) or not (math.isfinite(kl_weight) and kl_weight >= 0):
+    if not is_finite_number(kl_weight) or kl_weight < 0:
         raise InputError(f"kl_weight must be a number >= 0 or 'elbo', not {kl_weight!r}")
     return float(kl_weight)
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ltnode.checks import is_finite_number
 from ltnode.cluster.data_source import is_built_in, load_source
 from ltnode.errors import ConfigError, unknown_name
 from ltnode.training import TrainConfig, train_preset
@@ -214,7 +215,7 @@ def _range(name: str, table: Mapping[str, Any]) -> Range:
     if unknown := table.keys() - {"low", "high", "log"}:
         raise ConfigError(unknown_name(f"key of the range search.{name}", min(unknown), ("low", "high", "log")))
     low, high, log = (table.get(key, default) for key, default in (("low", None), ("high", None), ("log", False)))
-    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) and math.isfinite(end) for end in (low, high))
+    numbers = all(is_finite_number(end) for end in (low, high))
     if not numbers or not isinstance(log, bool) or not low < high or (log and low <= 0):
         raise ConfigError(
             f"the range search.{name} needs numbers low < high, and low > 0 if log is true, not low = {low!r}, high = {high!r}, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -13,7 +14,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ltnode.checks import checked_count
+from ltnode.checks import checked_count, checked_number, is_finite_number
 from ltnode.data import Split
 from ltnode.errors import InputError, unknown_name
 from ltnode.estimators.candidates import Candidate, WeightedPart, best_candidate
@@ -297,12 +298,11 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         if self.early_stopping not in (True, False, "auto"):
             raise InputError(f"early_stopping must be True, False or 'auto', not {self.early_stopping!r}")
         chosen_threads(self.n_threads, int(self.width))
-        if not 0 < self.validation_fraction < 1:
+        if not is_finite_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}")
-        if not 0 <= self.calibration_fraction < 1:
+        if not is_finite_number(self.calibration_fraction) or not 0 <= self.calibration_fraction < 1:
             raise InputError(f"calibration_fraction must be at least 0 and below 1, not {self.calibration_fraction!r}")
-        if not self.tol >= 0:
-            raise InputError(f"tol must be a number >= 0, not {self.tol!r}")
+        checked_number("tol", self.tol, "a number >= 0", 0.0, math.inf)
 
     # -- prediction ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ltnode.checks import is_finite_number
 from ltnode.errors import InputError, unknown_name
 from ltnode.estimators.uncertainty import FloatArray
 
@@ -133,8 +134,7 @@ class Reader:
         for key, item in value.items():
             if key not in known:
                 raise InputError(unknown_name("parameter", str(key)[:40], list(known)))
-            finite = not isinstance(item, int | float) or math.isfinite(item)
-            if not isinstance(item, str | int | float | bool | None) or not finite:
+            if not isinstance(item, str | bool | None) and not is_finite_number(item):
                 raise InputError(f"the parameter {key} must be a finite number, text or a boolean, not {str(item)[:40]!r}")
         return dict(value)
 

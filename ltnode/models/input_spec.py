@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args
 
 from ltnode import data as data_sets
-from ltnode.checks import checked_count
+from ltnode.checks import checked_count, is_finite_number
 from ltnode.errors import InputError, unknown_name
 from ltnode.models.contract import Task
 
@@ -59,7 +58,7 @@ class InputSpec:
 
     def _check_target(self) -> None:
         numbers = self.target if isinstance(self.target, tuple) else ()
-        finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
+        finite = all(map(is_finite_number, numbers))
         if self.task != "regression" or self.n_targets > 1 or len(numbers) != 2 or not finite or numbers[1] <= 0:
             raise InputError(f"target must be the mean and the positive std of a single regression target, not {self.target!r}")
 

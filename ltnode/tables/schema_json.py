@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ltnode.checks import is_finite_number
 from ltnode.errors import InputError, unknown_name
 from ltnode.tables.cells import DATE_FORMATS
 from ltnode.tables.column import KINDS, MOST_CATEGORIES, PARTS, Column
@@ -116,7 +116,6 @@ def _text(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> float:
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain or not math.isfinite(value) or abs(value) > _LARGEST:
+    if not is_finite_number(value) or abs(value) > _LARGEST:
         raise InputError(f"{name} must be a finite number, not {str(value)[:40]!r}")
     return float(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files, metrics
-from ltnode.checks import checked_count
+from ltnode.checks import checked_count, is_finite_number
 from ltnode.errors import CheckpointError, InputError
 from ltnode.models import Prediction
 from ltnode.training.run_config import check_format
@@ -56,7 +56,7 @@ class OperatingPoint:
         check_rate(self.false_alarm_rate)
         for name in ("entropy_threshold", "accuracy", "accuracy_kept"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            if not is_finite_number(value):
                 raise InputError(f"{name} must be a finite number, not {value!r}")
         for name in ("accuracy", "accuracy_kept"):
             if not 0 <= getattr(self, name) <= 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ltnode.accelerate.plan import Accelerate
+from ltnode.checks import is_finite_number
 from ltnode.device import Precision
 from ltnode.errors import ConfigError
 
@@ -87,7 +87,7 @@ _INTEGER = Rule("an integer", _is_integer)
 _COUNT = Rule("an integer >= 1", lambda v: _is_integer(v) and v >= 1)
 _FLAG = Rule("true or false", lambda v: isinstance(v, bool))
 _FRACTION = _number("a number >= 0 and < 1", lambda v: 0 <= v < 1)
-RATE = _number("a finite number >= 0", lambda v: math.isfinite(v) and v >= 0)
+RATE = _number("a finite number >= 0", lambda v: is_finite_number(v) and v >= 0)
 _ROLES = Rule("a table of numbers by role", _is_table, dict)
 
 RULES: Mapping[str, Rule] = {
