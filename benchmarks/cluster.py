@@ -3,10 +3,10 @@
 usage: python benchmarks/cluster.py [--engines local ray] [--trials 1000] [--rows 1000000] [--images 50000] [--json FILE]
 
 Every prediction runs as a command of its own with one worker on one core, and so does the plain loop, which reads the same files,
-predicts the same batches and writes the same tables in one process. Three ratios are recorded: of the wall time of the commands; of
-the processor time of all their processes, which is the one to trust on a busy machine; and of the rates after the first block, which
-leave out how long Ray, torch and the worker take to start. The prediction of the rows is also killed in the middle and repeated.
-An existing record is continued: rows of the same engine are replaced.
+predicts the same batches and writes the same tables in one process. Three ratios are recorded: of the wall time of the commands;
+of the processor time of all their processes, which is the one to trust on a busy machine; and of the rates after the first block,
+which leave out how long Ray, torch and the worker take to start. The prediction of the rows is also killed in the middle and
+repeated. An existing record is continued: rows of the same engine are replaced.
 """
 
 from __future__ import annotations
