@@ -6,6 +6,7 @@ OUTPUT/prediction.json    what was predicted with what; a repeated command must 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from ltnode.trained import TrainedModel
 RECORD = "prediction.json"
 _AHEAD = 2
 """Blocks per worker that are submitted at the same time."""
+_BLOCKS_OF_A_TASK = 8
+"""Most blocks in one task of Ray Data."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,8 @@ def _on_ray(
         ray.data.DataContext.get_current().enable_progress_bars = False
         gpus = 0.25 if device != "cpu" and ray.cluster_resources().get("GPU") else 0.0
         needed = {"num_cpus": threads, "num_gpus": gpus, **({} if jobs is None else {"concurrency": jobs})}
-        rows = ray.data.from_items(work, override_num_blocks=len(work)).map(_predict_on_ray, **needed)
+        workers = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
+        rows = ray.data.from_items(work, override_num_blocks=_tasks(len(work), workers)).map(_predict_on_ray, **needed)
         for answer in rows.iter_rows():
             if answer["error"]:
                 raise InputError(f"{answer['name']} could not be predicted: {answer['error']}")
@@ -162,6 +166,11 @@ def _on_ray(
     finally:
         if owned:
             ray.shutdown()
+
+
+def _tasks(blocks: int, workers: int) -> int:
+    """Tasks of Ray Data: several blocks each, since a worker waits between tasks, but enough of them to keep all workers busy."""
+    return max(math.ceil(blocks / _BLOCKS_OF_A_TASK), min(blocks, 4 * workers))
 
 
 def _predict_on_ray(arguments: dict[str, Any]) -> dict[str, Any]:
