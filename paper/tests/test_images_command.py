@@ -128,7 +128,9 @@ def test_the_list_shows_what_is_done_and_what_is_missing(tmp_path: Path) -> None
     assert "missing" in states["mnist-lt-node-default-seed0"]
     assert "1 of 3 done" in shown.output
     whole = command(paper, "--list")
-    assert " trained " in next(line for line in whole.output.splitlines() if "mnist-node-paper" in line)
+    assert "trained (clean)" in next(line for line in whole.output.splitlines() if "mnist-node-paper" in line)
+    assert "cells of the paper" in whole.output  # without the cell of the default preset
+    assert "0 of 2 done" in whole.output
     assert snapshot(tmp_path) == before
 
 

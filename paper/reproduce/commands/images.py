@@ -16,6 +16,8 @@ from ltnode.evaluation import PROTOCOLS
 from ltnode.training import TrainingError
 from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs, report_failures
+from paper.reproduce.edition import overview
+from paper.reproduce.edition.overview import expected_times
 from paper.reproduce.elsewhere import image_arguments, run_parts
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images import cells as experiment
@@ -81,7 +83,7 @@ def reproduce_images(
     if limit is not None and not settings:
         raise InputError("--limit is only for quick trials with --set: results that count use the whole test set")
     if show:
-        _show_grid(cells, places, chosen or experiment.paper_protocols())
+        _show_grid(folder, cells, places, chosen or experiment.paper_protocols())
         return
     if from_run:
         cells = [import_run(source, grid, runs) for source in from_run]
@@ -131,15 +133,12 @@ def _run_cells(
     return failed
 
 
-def _show_grid(cells: Sequence[Cell], places: experiment.Places, protocols: Sequence[str]) -> None:
-    rows = []
-    for cell in cells:
-        reached, done = experiment.state(cell, places, protocols)
-        config = cell.config
-        rows.append([cell.title, str(config.epochs), config.precision, reached.value, ", ".join(done), cell.name])
-    console.table("", ("Cell", "Epochs", "Precision", "State", "Evaluated", "Run folder"), rows, words=(0, 2, 3, 4, 5))
-    done_count = sum(row[3] == experiment.State.DONE.value for row in rows)
-    console.say(f"{done_count} of {len(rows)} done. Run the same command without --list to do the rest.")
+def _show_grid(folder: PaperFolder, cells: Sequence[Cell], places: experiment.Places, protocols: Sequence[str]) -> None:
+    expected = expected_times(folder)
+    console.table("", overview.HEADER, overview.state_rows(cells, places, protocols, expected), words=overview.WORDS)
+    for line in overview.summary(cells, places, protocols, expected):
+        console.say(line)
+    console.say("Run the same command without --list to do the rest.")
 
 
 def _write_pages(folder: PaperFolder, grid: Sequence[Cell], out: Path, is_trial: bool) -> None:

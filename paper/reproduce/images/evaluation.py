@@ -147,7 +147,12 @@ def _description(cell: Cell, run: Run, data: Dataset, weights: str, old: ImageRe
         "learnt": (results.get("last") or {}).get("learnt"),
         "parameters": sum(p.numel() for p in run.model.parameters() if p.requires_grad),
         "data_checksums": dict(data.checksums),
-        "training": {**provenance, "steps": results["steps"], "accelerate": config.accelerate},
+        "training": {
+            **provenance,
+            "steps": results["steps"],
+            "accelerate": config.accelerate,
+            "concurrent_runs": results.get("concurrent_runs"),
+        },
         "weights_sha256": weights,
         "small_part": kept or (small_part(run, data) if has_small_part else None),
     }
