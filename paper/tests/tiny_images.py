@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ltnode.cluster.executor import Executor, Outcome, Task, call
 from ltnode.data import Dataset
 from paper.reproduce.images import cells, evaluation
 
@@ -46,3 +47,30 @@ def tiny_data(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cells, evaluation):
         monkeypatch.setattr(module, "load_data", tiny_set)
     monkeypatch.setattr(evaluation, "SMALL_PART", 8)
+
+
+class InProcess(Executor):
+    """An engine that runs tasks in this process, where the tiny sets are, as soon as they are submitted."""
+
+    def __init__(self) -> None:
+        self._ended: list[Outcome] = []
+
+    @property
+    def capacity(self) -> int:
+        """One task at a time."""
+        return 1
+
+    def submit(self, task: Task) -> None:
+        """Run a task."""
+        self._ended.append(Outcome.of_answer(task.name, call(task.function, task.arguments)))
+
+    def wait(self, seconds: float) -> list[Outcome]:
+        """All tasks."""
+        ended, self._ended = self._ended, []
+        return ended
+
+    def cancel(self, name: str) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing runs."""

@@ -16,8 +16,10 @@ from ltnode.evaluation import PROTOCOLS
 from ltnode.training import TrainingError
 from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs, report_failures
+from paper.reproduce.commands.session import TOGETHER, run_session
 from paper.reproduce.edition import overview
 from paper.reproduce.edition.overview import expected_times
+from paper.reproduce.edition.session import Settings
 from paper.reproduce.elsewhere import image_arguments, run_parts
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images import cells as experiment
@@ -34,6 +36,7 @@ def register(group: typer.Typer) -> None:
     examples = (
         "ltnode reproduce images --list",
         "ltnode reproduce images --data cifar10 --models lt-node,uni-node --seeds 0-2",
+        "ltnode reproduce images --resume --minutes 9 --pack session",
         "ltnode reproduce images --from-run zoo/lt-node-cifar10 --protocols clean,ood",
     )
     group.command("images", epilog=console.example(*examples))(reproduce_images)
@@ -55,7 +58,16 @@ def reproduce_images(
     protocols: Annotated[str, typer.Option(help=f"Some of {', '.join(PROTOCOLS)}; by default the paper's.")] = "",
     draws: Annotated[int, typer.Option(help="Random draws of T over which spreads are reported; 0 skips them.", min=0)] = 5,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
-    together: Annotated[int, typer.Option(help="Train up to this many cells concurrently, which uses a GPU better.", min=1)] = 1,
+    together: Annotated[
+        int | None, typer.Option(help=f"Most concurrent trainings; by default 1, and {TOGETHER} with --resume.", min=1)
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="A session: several trainings and evaluations at a time, with the remaining time.")
+    ] = False,
+    minutes: Annotated[float | None, typer.Option(help="With --resume: end after this time.", min=0)] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="With --resume: folder for archives of what was done, for `ltnode reproduce merge`.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Evaluate again even if a result is recorded.")] = False,
     settings: Annotated[
         list[str] | None,
@@ -88,15 +100,25 @@ def reproduce_images(
     if from_run:
         cells = [import_run(source, grid, runs) for source in from_run]
     options = {"draws": draws, "limit": limit}
+    if resume:
+        failed = run_session(folder, cells, places, Settings(minutes, together or TOGETHER, options, device, pack))
+        if pack is None:
+            _write_pages(folder, grid, places.out, is_trial=bool(settings))
+        _end(failed)
+        return
     evaluation = Evaluation(chosen, options, device, overwrite) if evaluate else None
     if engine and not tables_only:
         parts = [image_arguments(cell, places, evaluation, device) for cell in cells]
         report_failures(run_parts(engine, address, "image_cell", parts, device))
-    failed = [] if tables_only else _run_cells(cells, places, evaluation, device, together)
+    failed = [] if tables_only else _run_cells(cells, places, evaluation, device, together or 1)
     if zoo:
         for added in add_runs(folder.zoo, cells, places):
             console.say(f"added {added}")
     _write_pages(folder, grid, places.out, is_trial=bool(settings))
+    _end(failed)
+
+
+def _end(failed: Sequence[str]) -> None:
     for message in failed:
         console.error(message)
     if failed:

@@ -36,12 +36,14 @@ class Evaluation:
         options: Options of `ltnode.evaluate`.
         device: Device for the evaluation; None chooses the best one.
         overwrite: Whether to evaluate again what is already recorded.
+        concurrent_runs: Number of evaluations that share the device; more than one make the measured costs meaningless.
     """
 
     protocols: tuple[str, ...] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
     overwrite: bool = False
+    concurrent_runs: int = 1
 
 
 def is_recorded(result: ImageResult, protocol: str, cell: Cell, evaluation: Evaluation) -> bool:
@@ -86,7 +88,7 @@ def record(cell: Cell, run: Run, data: Dataset, path: Path, evaluation_file: Pat
         options = {"out": evaluation_file, "overwrite": overwrite, "device": device, **evaluation.options}
         evaluate(run, data, [name], ood=other, **options)
         overwrite = False
-        parts |= _part(evaluation_file, name)
+        parts |= _part(evaluation_file, name, evaluation.concurrent_runs)
         write_result(path, {**content, "learnt": _learnt(parts) or content["learnt"], "protocols": _in_order(parts)})
     return read_result(path)
 
@@ -99,17 +101,18 @@ def _foreign(protocol: str, data: Dataset) -> Dataset | None:
     return load_data(data.ood)
 
 
-def _part(file: Path, protocol: str) -> dict[str, Any]:
+def _part(file: Path, protocol: str, concurrent_runs: int) -> dict[str, Any]:
     """The entry of a result file for one evaluated protocol."""
     provenances = read_provenance(file)
     rows = [row for row in read_rows(file) if row.protocol == protocol]
     key = next(key for key in provenances if key.partition(":")[0] == protocol)
+    made = {name: provenances[key][name] for name in _PROVENANCE}
     return {
         key: {
             "options": provenances["made_with"]["options"],
             "draw_seed": rows[0].draw_seed,
-            "provenance": {name: provenances[key][name] for name in _PROVENANCE} | {"precision": "fp32"},
-            "cost": cost_of(rows),
+            "provenance": {**made, "precision": "fp32", "concurrent_runs": concurrent_runs},
+            "cost": cost_of(rows) if concurrent_runs == 1 else None,
             "rows": compact_rows(rows),
         }
     }
