@@ -1,9 +1,9 @@
 """One session on a GPU: as many missing cells as fit into its time, several trainings concurrently, then their evaluations.
 
 It may be stopped anywhere: trainings write checkpoints, results are written after every protocol, and what is unfinished is
-packed for the next session. Cells of one data set are trained together. The protocol ``clean`` is then evaluated alone on the device,
-since it also measures the time of a prediction; the others are evaluated by several processes, because a single one keeps the
-device busy for a small part of the time only.
+packed for the next session. Cells of one data set are trained together. The protocol ``clean`` is then evaluated alone on the
+device, since it also measures the time of a prediction; the others are evaluated by several processes, because a single one keeps
+the device busy for a small part of the time only.
 """
 
 from __future__ import annotations
