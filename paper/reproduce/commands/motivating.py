@@ -21,11 +21,11 @@ from paper.reproduce.records import shortened
 
 def register(group: typer.Typer) -> None:
     """Add the command."""
-    group.command("motivating", epilog=console.example("ltnode reproduce motivating --seeds 0-2"))(reproduce_motivating)
+    group.command("motivating", epilog=console.example("ltnode reproduce motivating --seeds 0-4"))(reproduce_motivating)
 
 
 def reproduce_motivating(
-    seeds: Seeds = "0,1,2",
+    seeds: Seeds = "0-4",
     out: Out = Path("paper/results"),
     runs: Runs = Path("runs"),
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = tasks.STEPS,
