@@ -17,13 +17,14 @@ from ltnode.endtime import (
     GammaMixtureTime,
     GammaTime,
     UniformTime,
-    gamma_kl,
 )
+from ltnode.endtime import gamma_kl as _gamma_kl
 from ltnode.errors import CheckpointError, ConfigError, DataError, InputError, LTNodeError, MissingExtraError
 from ltnode.evaluation import ResultRow as _ResultRow
 from ltnode.evaluation import evaluate
 from ltnode.export import export_model
 from ltnode.fitting import distill, fit, fit_members, fit_seeds
+from ltnode.hub import from_pretrained
 from ltnode.models import Ensemble, InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.objective import Likelihood
 from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve
@@ -74,7 +75,7 @@ __all__ = [
     "fit",
     "fit_members",
     "fit_seeds",
-    "gamma_kl",
+    "from_pretrained",
     "load",
     "metrics",
     "odesolve",
@@ -86,6 +87,7 @@ __all__ = [
 _NEEDS_SKLEARN = ("LTNodeClassifier", "LTNodeRegressor")
 _RENAMED: dict[str, tuple[str, Any]] = {
     "KeptGrid": ("ltnode.TrainingGrid", TrainingGrid),
+    "gamma_kl": ("ltnode.endtime.gamma_kl", _gamma_kl),
     "ResultRow": ("ltnode.evaluation.ResultRow", _ResultRow),
 }
 

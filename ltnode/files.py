@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,19 @@ MAX_JSON_BYTES = 64 << 20
 MAX_TENSOR_BYTES = 16 << 30
 _MAX_DEPTH = 64
 _MAX_DIGITS = 40
+
+
+def cache_folder() -> Path:
+    """The folder for what can be fetched again: the environment variable LTNODE_CACHE, else a folder in the user's cache."""
+    if chosen := os.environ.get("LTNODE_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "ltnode"
 
 
 def write_bytes(path: Path, content: bytes) -> None:

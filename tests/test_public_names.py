@@ -29,7 +29,10 @@ def test_there_are_about_forty():
     assert len(set(ltnode.__all__) - {"__version__"}) <= 45
 
 
-@pytest.mark.parametrize(("old", "new"), [("KeptGrid", ltnode.TrainingGrid), ("ResultRow", ltnode.evaluation.ResultRow)])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("KeptGrid", ltnode.TrainingGrid), ("ResultRow", ltnode.evaluation.ResultRow), ("gamma_kl", ltnode.endtime.gamma_kl)],
+)
 def test_old_names_still_work_and_warn(old: str, new: object):
     with pytest.warns(DeprecationWarning, match=f"ltnode.{old} is deprecated"):
         assert getattr(ltnode, old) is new

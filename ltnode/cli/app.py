@@ -15,7 +15,7 @@ from ltnode.errors import LTNodeError
 _PANELS = {
     "Start here": ("demo", "data"),
     "Train and evaluate": ("train", "sweep", "distill", "evaluate", "report", "operating-point", "calibrate"),
-    "Use a trained model": ("predict", "serve", "export"),
+    "Use a trained model": ("predict", "serve", "export", "models"),
     "Paper and speed": ("reproduce", "bench"),
 }
 """Panels of ``ltnode --help`` and their commands; each command has a module of its name in ``commands``."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from ltnode.data.dataset import array_md5
 from ltnode.data.formats import RawSplit
 from ltnode.errors import DataError
+from ltnode.files import cache_folder
 
 _META = "meta.json"
 _FORMAT = 1
@@ -51,15 +51,7 @@ class CachedSet:
 def data_root(root: Path | str | None = None) -> Path:
     """The data folder: ``root``, else the environment variable LTNODE_DATA, else the cache folder of the user."""
     chosen = root or os.environ.get("LTNODE_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "ltnode"
+    return Path(chosen).expanduser() if chosen else cache_folder()
 
 
 def write_cache(folder: Path, train: RawSplit, test: RawSplit, *, checksums: dict[str, str], source: str) -> None:

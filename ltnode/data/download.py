@@ -5,25 +5,14 @@ from __future__ import annotations
 import http.client
 import logging
 import shutil
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from ltnode.data.cache import data_root
 from ltnode.data.images import SetInfo, describe, import_files
 from ltnode.data.specs import ImageSpec, image_spec
+from ltnode.download import Download, Report, is_web_address, reporter
 from ltnode.errors import DataError, InputError, MissingExtraError
-
-Report = Callable[[str, int, int | None], None]  # file name, bytes so far, total bytes (if known)
-
-_BLOCK = 1 << 16
-_TIMEOUT = 30.0  # seconds without a byte
-_PAUSE = 0.5  # seconds before the first retry, doubled for each further one
 
 
 def fetch(
@@ -55,7 +44,7 @@ def fetch(
         return present
     addresses = spec.urls if base_url is None else (_checked_address(base_url),)
     folder = base / spec.name / "downloads"
-    with _reporter(progress) as report:
+    with reporter(progress) as report:
         for file in spec.downloads:
             _retrieve(spec, file, addresses, folder, report, attempts)
     fetched = import_files(name, folder, base)
@@ -64,7 +53,7 @@ def fetch(
 
 
 def _checked_address(url: str) -> str:
-    if urlsplit(url).scheme not in ("http", "https"):
+    if not is_web_address(url):
         raise InputError(f"base_url must start with http:// or https://, not {url!r}")
     return url if url.endswith("/") else url + "/"
 
@@ -79,7 +68,7 @@ def _retrieve(spec: ImageSpec, file: str, addresses: tuple[str, ...], folder: Pa
     failures = []
     for address in addresses:
         url = urljoin(address, file)
-        download = _Download(folder / f"{file}.part", report, attempts)
+        download = Download(folder / f"{file}.part", report, attempts)
         for _ in range(2):
             try:
                 pooch.retrieve(url, f"md5:{spec.file_md5[file]}", fname=file, path=folder, downloader=download)
@@ -95,86 +84,3 @@ def _retrieve(spec: ImageSpec, file: str, addresses: tuple[str, ...], folder: Pa
         f"could not download {spec.title}: " + "; ".join(failures) + ". Partial files are kept: run the command "
         f"again to continue, or import existing files with `ltnode data import {spec.name} DIR`"
     )
-
-
-class _Download:
-    """Downloader for pooch that uses a partial file, which survives interruptions."""
-
-    def __init__(self, part: Path, report: Report, attempts: int) -> None:
-        self.part = part
-        self.report = report
-        self.attempts = attempts
-        self.resumed = False  # whether the last file started with a partial file of an earlier download
-
-    def __call__(self, url: str, output_file: str, pooch: Any = None) -> None:
-        self.resumed = self._arrived() > 0
-        for attempt in range(self.attempts):
-            try:
-                self._continue(url)
-                break
-            except urllib.error.HTTPError as error:
-                if error.code < 500 or attempt + 1 == self.attempts:
-                    raise
-            except (OSError, http.client.HTTPException):
-                if attempt + 1 == self.attempts:
-                    raise
-            time.sleep(_PAUSE * 2**attempt)
-        self.part.replace(output_file)
-
-    def _arrived(self) -> int:
-        return self.part.stat().st_size if self.part.exists() else 0
-
-    def _continue(self, url: str) -> None:
-        """Request the missing bytes and append them."""
-        start = self._arrived()
-        request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
-        try:
-            response = urllib.request.urlopen(request, timeout=_TIMEOUT)
-        except urllib.error.HTTPError as error:
-            if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                if error.headers.get("Content-Range", "") == f"bytes */{start}":
-                    return  # the partial file is already complete
-                self.part.unlink()
-                self.resumed = False
-                raise ConnectionError("the partial file did not match the file on the server and was deleted") from error
-            raise
-        with response:
-            if response.status != http.HTTPStatus.PARTIAL_CONTENT:
-                start = 0  # the server ignores ranges and sends everything
-            length = response.headers.get("Content-Length")
-            total = start + int(length) if length is not None else None
-            with self.part.open("ab" if start else "wb") as stream:
-                while block := response.read(_BLOCK):
-                    stream.write(block)
-                    start += len(block)
-                    self.report(self.part.stem, start, total)
-        if total is not None and start < total:
-            raise ConnectionError(f"the connection was lost after {start} of {total} bytes")
-
-
-@contextmanager
-def _reporter(progress: bool | Report) -> Iterator[Report]:
-    """The callback, or a progress bar if stderr is a terminal, or nothing."""
-    if callable(progress):
-        yield progress
-        return
-    if not progress:
-        yield lambda file, done, total: None
-        return
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    except ImportError:  # the progress bar is optional
-        yield lambda file, done, total: None
-        return
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def report(file: str, done: int, total: int | None) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file, total=total)
-            bar.update(tasks[file], completed=done, total=total)
-
-        yield report

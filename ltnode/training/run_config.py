@@ -54,7 +54,7 @@ def kind_of_folder(folder: Path) -> str | None:
     return str(read_run_config(folder, kinds=KINDS)["kind"])
 
 
-def check_format(path: Path, version: object, newest: int) -> None:
+def check_format(path: Path | str, version: object, newest: int) -> None:
     """Require a format version from 1 to ``newest``.
 
     Raises:

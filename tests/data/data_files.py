@@ -1,4 +1,4 @@
-"""Tiny files in the official formats, specifications that describe them, and a web server with configurable failures."""
+"""Tiny files in the official formats, and specifications that describe them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ import hashlib
 import io
 import struct
 import tarfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -153,66 +149,3 @@ def describe_as_official(monkeypatch: pytest.MonkeyPatch, name: str, content: Ti
     )
     monkeypatch.setattr(specs, "SPECS", {**specs.SPECS, name: row})
     return row
-
-
-@dataclass
-class Server:
-    """A local web server that can drop connections.
-
-    Attributes:
-        files: Content by path below /.
-        breaks: For a path, the number of bytes of each of the next responses before the connection is dropped.
-        ranges: Whether range requests are supported.
-        requests: Paths and range headers of the requests.
-    """
-
-    url: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    breaks: dict[str, list[int]] = field(default_factory=dict)
-    ranges: bool = True
-    requests: list[tuple[str, str | None]] = field(default_factory=list)
-
-
-@contextmanager
-def web_server() -> Iterator[Server]:
-    state = Server()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            byte_range = self.headers.get("Range")
-            path = self.path.lstrip("/")
-            state.requests.append((path, byte_range))
-            body = state.files.get(path)
-            if body is None:
-                self.send_error(404)
-                return
-            start = int(byte_range.removeprefix("bytes=").removesuffix("-")) if byte_range and state.ranges else 0
-            if start and start >= len(body):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(body)}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-                return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-            self.send_header("Content-Length", str(len(body) - start))
-            self.end_headers()
-            limit = state.breaks[path].pop(0) if state.breaks.get(path) else len(body)
-            self.wfile.write(body[start : start + limit])
-            if start + limit < len(body):
-                self.close_connection = True
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{httpd.server_address[1]}/"
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield state
-    finally:
-        httpd.shutdown()
-        thread.join()
-        httpd.server_close()

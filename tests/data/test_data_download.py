@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import Server, TinySet, describe_as_official, files_of, idx_files, tiny_set, web_server
+from data_files import TinySet, describe_as_official, files_of, idx_files, tiny_set
+from web_server import Server, web_server
 
-from ltnode.data import describe, download, fetch, load, specs
+from ltnode import download
+from ltnode.data import describe, fetch, load, specs
 from ltnode.errors import DataError, InputError
 
 IMAGES = "train-images-idx3-ubyte.gz"

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import struct
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from serve.attack_files import progressive_bomb
 import ltnode
 from fuzz.targets import BOUNDARY, CORPUS, estimator_folder
 from ltnode.data.origin import Origin
+from ltnode.hub import pack_models
 from ltnode.tables import Schema
 from ltnode.training import tensor_file
 
@@ -121,6 +123,11 @@ def documents() -> None:
     write("operating_point", "point2.json", json.dumps({**chosen, "format": 2, "false_alarm_rate": 0.05}).encode())
     record = {"format": 1, "n": 19, "data": "19 examples", "weights": None, "smallest_rate": 0.05}
     write("calibration", "record.json", json.dumps(record).encode())
+    with tempfile.TemporaryDirectory() as folder:
+        ltnode.save(model, Path(folder) / "zoo" / "lt-node-points")
+        pack_models(Path(folder) / "zoo", Path(folder) / "out")
+        write("models_index", "index.json", (Path(folder) / "out" / "index.json").read_bytes())
+        write("models_archive", "model.zip", (Path(folder) / "out" / "lt-node-points.zip").read_bytes())
     solver = model.solver_state()
     log = {"names": ["loss"], "sums": [1.0], "steps": 2, "solves": 2, "work": [1, 0, 7]}
     state = {"epoch": 2, "position": 0, "metrics_bytes": 10, "log": log, "solver": solver, "seconds": 1.5}

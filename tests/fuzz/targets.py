@@ -19,6 +19,8 @@ from fuzz.mutation import mutated_bytes, mutated_json
 from ltnode.data import formats
 from ltnode.data.budget import Budget
 from ltnode.errors import LTNodeError
+from ltnode.hub.archive import unpack
+from ltnode.hub.index import read_index
 from ltnode.imagefiles.decode import LOCAL_FORMATS, UnusableImage, decode
 from ltnode.imagefiles.header import header
 from ltnode.serve import Limits
@@ -186,6 +188,8 @@ TARGETS = {
     "estimator": Target(_estimator, is_json=True),
     "state": Target(_state, is_json=True),
     "settings": Target(_settings),
+    "models_index": Target(lambda data: read_index(data, "index.json"), is_json=True),
+    "models_archive": Target(lambda data: unpack(data, "model.zip")),
     "multipart": Target(_form),
     "requests": Target(_request, is_json=True),
 }

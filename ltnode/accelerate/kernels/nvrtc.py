@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import re
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ltnode.files import cache_folder
 from ltnode.typing import Tensor
 
 Argument = Tensor | int | float | tuple[float, ...] | bytes
@@ -84,7 +84,7 @@ def machine_code(source: str, options: Sequence[str], folder: Path | None = None
     version = (ctypes.c_int(), ctypes.c_int())
     _compiler().nvrtcVersion(*(ctypes.byref(v) for v in version))
     key = "\n".join([source, *options, str([v.value for v in version])])
-    folder = folder or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ltnode" / "kernels"
+    folder = folder or cache_folder() / "kernels"
     cached = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.cubin"
     if cached.exists():
         return cached.read_bytes()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
+from ltnode.cli.run_folder import own_folder
 from ltnode.trained import TrainedModel, new_examples, renew_calibration
 
 EXAMPLES = (
@@ -29,7 +30,7 @@ def calibrate(
     Use it when the source of the inputs has changed and the metrics of the server show a drift that you accept. The weights and
     the answers stay as they are. The share of inputs that are flagged by mistake then holds for the source of the new examples.
     """
-    trained = TrainedModel.open(run, device)
+    trained = TrainedModel.open(own_folder(run), device)
     raw, description = new_examples(trained, data, limit)
     renewed = renew_calibration(trained, raw, description)
     assert renewed.calibration is not None

@@ -12,6 +12,7 @@ from ltnode.cli.commands.train import read_values, report_run
 from ltnode.data import Dataset
 from ltnode.errors import ConfigError
 from ltnode.fitting import distill as distill_run
+from ltnode.hub import is_cached, locate
 from ltnode.models import build
 from ltnode.trained import TrainedModel
 from ltnode.trained.teaching import teaching_parts
@@ -24,7 +25,9 @@ EXAMPLES = (
 
 
 def distill(
-    run: Annotated[Path, typer.Argument(help="Run folder of the teacher: an ensemble, or any other classifier.")],
+    run: Annotated[
+        Path, typer.Argument(help="Run folder or name of the teacher: an ensemble, or any other classifier.", metavar="RUN")
+    ],
     model: Annotated[str, typer.Option(help="The student, such as lt-node.")] = "lt-node",
     data: Annotated[str | None, typer.Option(help="Data set; by default, and as a rule, that of the teacher.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, data order and end-times; by default 0.", min=0)] = None,
@@ -43,11 +46,12 @@ def distill(
     Teacher and student see the same augmented inputs. They hold out the same examples, which is the default; settings that would
     change this are refused, because a teacher passes on what it has seen.
     """
-    teacher = TrainedModel.open(run)
+    source = locate(run)
+    teacher = TrainedModel.open(source)
     dataset = teacher.dataset(data)
     chosen = _configuration(teacher, dataset, config, {"model": model, "seed": seed, "device": device}, settings or ())
     student = build(model, dataset, seed=chosen.seed, **chosen.model_options)
-    folder = out or run.with_name(f"{run.resolve().name}-distilled-{model}")
+    folder = out or (Path("runs") if is_cached(source) else source.parent) / f"{source.resolve().name}-distilled-{model}"
     console.say(f"Training {model} towards {teacher.name} ({teacher.model_name}) in {folder}")
     with console.resumable(f"The checkpoint is in {folder}: run the same command with --resume to continue."):
         result = distill_run(teacher, student, dataset, chosen, folder, samples=samples, resume=resume)

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from ltnode.cli import console
+from ltnode.cli.run_folder import RunFolder
 from ltnode.evaluation import PROTOCOLS, ResultRow
 from ltnode.evaluation import evaluate as run_protocols
+from ltnode.hub import locate
 from ltnode.report.runs import EVALUATION
 
 EXAMPLES = (
@@ -27,7 +29,7 @@ _HEADLINES = {
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
+    run: RunFolder,
     protocols: Annotated[
         str, typer.Option(help=f"Separated by commas: {', '.join(PROTOCOLS)}; by default the applicable ones of the paper.")
     ] = "",
@@ -50,14 +52,15 @@ def evaluate(
 
     The results are written to a file with their provenance. Protocols that it already holds are skipped.
     """
-    file = out or run / EVALUATION
+    folder = locate(run)
+    file = out or folder / EVALUATION
     options: dict[str, Any] = {
         "samples": samples, "draw": draw, "steps": steps, "draw_seed": draw_seed, "draws": draws, "batch_size": batch_size,
         "limit": limit,
     }  # fmt: skip
     chosen = console.words(protocols) or None
     with console.resumable(f"Finished protocols are in {file}: run the same command again to continue."):
-        rows = run_protocols(run, data, chosen, ood=ood, out=file, overwrite=overwrite, device=device, **options)
+        rows = run_protocols(folder, data, chosen, ood=ood, out=file, overwrite=overwrite, device=device, **options)
     lines = [_line(row) for row in rows if _is_headline(row)]
     console.table("", ("Protocol", "Setting", "Measure", "Value", "Examples", "Evaluations"), lines, words=(0, 1, 2))
     console.say(f"All {len(rows)} results are in {file}; make a report of them with: ltnode report {run.as_posix()} --out report")

@@ -9,22 +9,24 @@ import torch
 import typer
 
 from ltnode.cli import console
+from ltnode.cli.run_folder import RunFolder
 from ltnode.errors import InputError
 from ltnode.export import Exported, export_model
 from ltnode.export.api import SUFFIX, Format
 from ltnode.export.table_encoding import column_values
+from ltnode.hub import locate
 from ltnode.tables import read_table
 from ltnode.trained import TrainedModel
 from ltnode.typing import Tensor
 
 EXAMPLES = (
-    "ltnode export zoo/lt-node-cifar10 --out cifar10.onnx",
+    "ltnode export lt-node-cifar10 --out cifar10.onnx",
     "ltnode export runs/x --format torch --grid adaptive --samples 20 --out x.pt2",
 )
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run folder.", metavar="RUN")],
+    run: RunFolder,
     format: Annotated[str, typer.Option(help="onnx or torch (a torch.export program).")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file; by default ./RUN.onnx or ./RUN.pt2.")] = None,
     samples: Annotated[int, typer.Option(help="Number of end-times, at the quantiles of their posterior.", min=1)] = 10,
@@ -44,7 +46,7 @@ def export(
     if format not in get_args(Format):
         raise InputError(f"--format must be onnx or torch, not {format!r}")
     chosen = cast(Format, format)
-    trained = TrainedModel.open(run)
+    trained = TrainedModel.open(locate(run))
     file = out or Path(f"{trained.name}{SUFFIX[chosen]}")
     done = export_model(
         trained,

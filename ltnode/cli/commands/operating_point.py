@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
+from ltnode.cli.run_folder import own_folder
 from ltnode.progress import progress_bar
 from ltnode.trained import TrainedModel, calibration_examples, choose_operating_point
 from ltnode.trained.operating_point import FALSE_ALARM_RATE
@@ -38,7 +39,7 @@ def operating_point(
     half of the test set, on which no results may be reported afterwards. The false-alarm rate needs no examples here: it holds
     for the calibration examples of the run. Later predictions (ltnode predict, ltnode serve) are flagged.
     """
-    trained = TrainedModel.open(run, device, data if data and not Path(data).is_dir() else None)
+    trained = TrainedModel.open(own_folder(run), device, data if data and not Path(data).is_dir() else None)
     split, description = calibration_examples(trained, data, limit)
     with progress_bar("predict", len(split)) as advance:
         point = choose_operating_point(

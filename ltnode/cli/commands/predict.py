@@ -18,8 +18,10 @@ from ltnode import files
 from ltnode.cli import console
 from ltnode.cli.batch import predict_files
 from ltnode.cli.engine_options import Address, Engine, Jobs, Threads
+from ltnode.cli.run_folder import RunFolder
 from ltnode.cluster.batch_prediction import BatchOptions
 from ltnode.errors import InputError, LTNodeError
+from ltnode.hub import locate
 from ltnode.progress import progress_bar
 from ltnode.trained import Explanation, PredictionRow, TrainedModel, explain
 from ltnode.trained.inputs import Batch, find_files
@@ -27,9 +29,9 @@ from ltnode.trained.model import BATCH
 from ltnode.typing import Tensor
 
 EXAMPLES = (
-    "ltnode predict zoo/lt-node-mnist-paper digit.png",
+    "ltnode predict lt-node-mnist digit.png",
     "ltnode predict runs/x points.csv --out predictions.csv",
-    "ltnode predict zoo/lt-node-cifar10 photos/ --top 3 --json",
+    "ltnode predict lt-node-cifar10 photos/ --top 3 --json",
     "ltnode predict runs/x points.csv --explain flagged",
     "ltnode predict runs/x --input 'rows/*.parquet' --output predictions --engine ray",
 )
@@ -55,7 +57,7 @@ class _Named:
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Run folder, or the folder of a saved model.", metavar="RUN")],
+    run: RunFolder,
     inputs: Annotated[
         list[Path] | None,
         typer.Argument(help="Images, folders of images, .npy arrays, tables (.csv, .tsv, .parquet, .npz).", metavar="INPUT"),
@@ -97,13 +99,13 @@ def predict(
         if not batch or output is None or inputs or out is not None:
             raise InputError("a batch prediction needs --input and --output, and neither INPUT nor --out")
         options = BatchOptions(samples, tuple(console.words(columns)), None, device, false_alarm_rate)
-        predict_files(run, batch, output, options, engine, address, jobs, threads)
+        predict_files(locate(run), batch, output, options, engine, address, jobs, threads)
         return
     if not inputs:
         raise InputError("there is nothing to predict: name images, .npy or .csv files, or use --input and --output")
     if out is not None and out.suffix.lower() not in (".json", ".csv"):
         raise InputError(f"--out must end in .json or .csv, not {out.name!r}")
-    trained = TrainedModel.open(run, device, data).with_false_alarm_rate(false_alarm_rate)
+    trained = TrainedModel.open(locate(run), device, data).with_false_alarm_rate(false_alarm_rate)
     found, bad = _files(inputs)
     predictions: list[_Named] = []
     usable = 0

@@ -14,16 +14,19 @@ from typing import Annotated, Any
 import typer
 
 from ltnode.cli import console
+from ltnode.hub import locate
 from ltnode.serve import Limits, check_extra, server
 from ltnode.trained import TrainedModel
 
-EXAMPLES = ("ltnode serve runs/x", "ltnode serve zoo/lt-node-mnist-paper zoo/node-mnist --open", "ltnode serve zoo --workers 4")
+EXAMPLES = ("ltnode serve runs/x", "ltnode serve lt-node-mnist node-mnist --open", "ltnode serve zoo --workers 4")
 
 
 def serve(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Folders of finished runs or saved models, or a folder that contains them.", metavar="RUN..."),
+        typer.Argument(
+            help="Folders of finished runs or saved models, a folder that contains them, or names of models.", metavar="RUN..."
+        ),
     ],
     host: Annotated[str, typer.Option(help="Address to bind to; by default, only this machine can connect.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to bind to; 0 chooses a free one.")] = 8000,
@@ -57,7 +60,7 @@ def serve(
     """
     check_extra()
     limits = Limits(max_queue=max_queue, max_batch=max_batch, max_wait_ms=max_wait_ms, seconds=seconds)
-    folders = [run for path in runs for run in _run_folders(path)]
+    folders = [run for path in runs for run in _run_folders(locate(path))]
     models = [TrainedModel.open(run).with_false_alarm_rate(false_alarm_rate) for run in folders]
     _warn_of_flags(models)
     if not server.is_local(host) and not token:

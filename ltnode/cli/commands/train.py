@@ -21,6 +21,7 @@ from ltnode.data import Dataset
 from ltnode.data.own import is_path, load_path
 from ltnode.errors import ConfigError
 from ltnode.fitting import fit, fit_members, fit_seeds
+from ltnode.hub import locate
 from ltnode.models import MODELS, PRESETS, Model, build
 from ltnode.trained.own_data import is_table
 from ltnode.training import Run, TrainConfig, train_preset
@@ -91,7 +92,10 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="Change one value, such as lr=0.05; can be repeated."),
     ] = None,
     init: Annotated[
-        Path | None, typer.Option(help="Run folder whose weights the training starts from, wherever they fit.", metavar="RUN")
+        Path | None,
+        typer.Option(
+            help="Run folder or model by name whose weights the training starts from, wherever they fit.", metavar="RUN"
+        ),
     ] = None,
     freeze: Annotated[
         list[str] | None, typer.Option(help="Part that is not trained, such as stem; can be repeated.", metavar="PART")
@@ -117,7 +121,7 @@ def train(
     """
     options = {
         "model": model, "data": data, "preset": preset, "seed": seed, "device": device, "limit": limit,
-        "init": None if init is None else init.as_posix(), "frozen": freeze or None, "class_weights": class_weights,
+        "init": None if init is None else locate(init).as_posix(), "frozen": freeze or None, "class_weights": class_weights,
     }  # fmt: skip
     if seeds and seed is not None:
         raise ConfigError("--seed and --seeds cannot be combined: --seeds 0-4 trains five runs, --seed 0 trains one")

@@ -1,0 +1,167 @@
+"""From the name of a model to its run folder."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from ltnode import files
+from ltnode.errors import CheckpointError, DataError, InputError
+from ltnode.hub.archive import pack, unpack
+from ltnode.hub.index import INDEX, NAME, Entry, Index, describe, index_bytes
+from ltnode.hub.places import Place, configured_place
+from ltnode.trained import TrainedModel
+from ltnode.training.run_config import CONFIG
+
+
+def from_pretrained(name: str | Path, device: str = "cpu") -> TrainedModel:
+    """Open a trained model by its name; it is fetched at the first use, and from then on no network is needed.
+
+    Models come from the folder or address in the environment variable LTNODE_MODELS; by default from the release that the
+    installed package belongs to. They are verified by checksums and cached in LTNODE_CACHE, by default in the user's cache.
+
+    Args:
+        name: Name of a model, as `ltnode models` lists them, or a run folder.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Raises:
+        InputError: There is no model of this name.
+        DataError: It cannot be fetched, or what arrives is not what was published.
+        CheckpointError: The run folder is damaged or hostile.
+    """
+    return TrainedModel.open(locate(name), device)
+
+
+def locate(run: str | Path) -> Path:
+    """Find a run folder: a path that exists is returned as it is, and the name of a model becomes the folder of the model.
+
+    Raises:
+        InputError: It is neither.
+        DataError: The model cannot be fetched.
+    """
+    if Path(run).exists() or not NAME.fullmatch(str(run)):
+        return Path(run)
+    try:
+        return fetch_model(str(run))
+    except (InputError, DataError) as error:
+        raise type(error)(f"{run} is not a folder, and there is no model to open by this name: {error}") from error
+
+
+def fetch_model(name: str) -> Path:
+    """The run folder of a model by name, which is fetched if it is not cached.
+
+    Raises:
+        InputError: There is no such model.
+        DataError: It cannot be fetched, or what arrives is not what was published.
+    """
+    place = configured_place()
+    if NAME.fullmatch(name) and (folder := place.folder(name)) is not None:
+        return folder
+    models = place.index(name)
+    if name not in models:
+        near = difflib.get_close_matches(name, models, n=1, cutoff=0.5)
+        suggestion = f"Did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"{place.address} has no model {name!r}. {suggestion}All names: ltnode models")
+    entry = models[name]
+    folder = _cached(name, entry)
+    if not (folder / CONFIG).is_file():
+        _fetch(place, name, entry, folder)
+    return folder
+
+
+def list_models() -> tuple[Place, dict[str, tuple[Entry, Path | None]]]:
+    """The configured place, and its models by name, each with its folder if no network is needed to use it."""
+    place = configured_place()
+    found = {}
+    for name, entry in sorted(place.index().items()):
+        folder = place.folder(name) or _cached(name, entry)
+        found[name] = (entry, folder if (folder / CONFIG).is_file() else None)
+    return place, found
+
+
+def is_cached(folder: Path) -> bool:
+    """Whether a folder is that of a fetched model, which others use, too."""
+    return folder.resolve().is_relative_to(_cache().resolve())
+
+
+def pack_models(zoo: Path, out: Path | None = None) -> Index:
+    """Pack every run folder in a folder, so that the archives can be put in a place.
+
+    Args:
+        zoo: Folder of run folders.
+        out: Folder for the archives and their index; None writes nothing.
+
+    Returns:
+        The index.
+
+    Raises:
+        CheckpointError: A run folder is not finished, or a file cannot be written.
+        InputError: There are no run folders.
+    """
+    folders = sorted(file.parent for file in zoo.glob(f"*/{CONFIG}"))
+    if not folders:
+        raise InputError(f"{zoo} must be a folder of run folders, but no folder in it has a {CONFIG}")
+    models = {}
+    for folder in folders:
+        archive = pack(folder)
+        models[folder.name] = describe(folder, archive)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            files.write_bytes(out / _archive_name(folder.name), archive)
+    if out is not None:
+        files.write_bytes(out / INDEX, index_bytes(models))
+    return models
+
+
+def _archive_name(name: str) -> str:
+    return f"{name}.zip"
+
+
+def _cache() -> Path:
+    return files.cache_folder() / "models"
+
+
+def _cached(name: str, entry: Entry) -> Path:
+    """Where a model is cached: models of one name but another content have folders of their own."""
+    return _cache() / entry.sha256[:16] / name
+
+
+def _fetch(place: Place, name: str, entry: Entry, folder: Path) -> None:
+    """Fetch and verify an archive, and unpack it into the cache, where it appears as a whole or not at all."""
+    file = _archive_name(name)
+    content = place.read(file, entry.size)
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise DataError(
+            f"{file} of {place.address} is not the published file: its {len(content):,} bytes do not have the SHA-256 "
+            f"{entry.sha256}. Fetch it again, and if that does not help, tell those who publish it"
+        )
+    unpacked = unpack(content, f"{file} of {place.address}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=_cache()) as scratch:
+            files.write_folder(Path(scratch) / name, unpacked)
+            (Path(scratch) / name).rename(folder)
+    except (OSError, CheckpointError) as error:
+        if not (folder / CONFIG).is_file():  # otherwise another process was faster
+            raise DataError(f"could not write {folder} ({error}); choose another cache folder with LTNODE_CACHE") from error
+
+
+def copy_model(name: str, out: Path) -> Path:
+    """Copy the run folder of a model by name to a folder of one's own, which may be changed.
+
+    Raises:
+        CheckpointError: The folder exists, or cannot be written.
+        InputError: There is no such model.
+        DataError: It cannot be fetched.
+    """
+    if out.exists():
+        raise CheckpointError(f"{out} exists already; choose another folder")
+    source = fetch_model(name)
+    try:
+        shutil.copytree(source, out)
+    except OSError as error:
+        raise CheckpointError(f"could not copy {source} to {out}: {error}") from error
+    return out
