@@ -11,14 +11,13 @@ import argparse
 import json
 import os
 import platform
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from own_process import cost_of_command
 from PIL import Image
 
 from ltnode.training.provenance import source_state
@@ -47,18 +46,6 @@ def write_photos(folder: Path, images: int, size: int) -> None:
         photo(kind, size, rng).save(place / f"{number:05d}.jpg", quality=85)
 
 
-def measured(*words: str) -> dict[str, Any]:
-    """Run a command of ltnode; returns its seconds and its peak memory in MiB."""
-    began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "ltnode.cli", *words], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"ltnode {' '.join(words)} ended with status {process.returncode}")
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return {"seconds": round(time.perf_counter() - began, 1), "peak_mib": round(usage.ru_maxrss * unit / 2**20)}
-
-
 def main() -> None:
     """Generate, train, predict, and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -77,10 +64,10 @@ def main() -> None:
             "generate": {"seconds": round(time.perf_counter() - began, 1)},
         }
         run, photos = str(folder / "run"), str(folder / "photos")
-        record["train one epoch"] = measured(
+        record["train one epoch"] = cost_of_command(
             "train", "--data", photos, "--out", run, "--set", "epochs=1", "--set", "milestones=[]", "--set", "batch_size=32"
         )
-        record["predict the test images"] = measured(
+        record["predict the test images"] = cost_of_command(
             "predict", run, str(folder / "photos" / "test"), "--out", str(folder / "predictions.csv")
         )
     record |= {"threads": os.environ.get("OMP_NUM_THREADS"), "machine": platform.machine(), **source_state()}

@@ -163,12 +163,13 @@ def _image_blocks(images: Sequence[Path], size: int) -> list[Block]:
 
 def _read_table(block: Block, trained: TrainedModel, columns: Sequence[str]) -> BlockInputs:
     file = require_parquet().ParquetFile(block.files[0], memory_map=True)
-    wanted = list(columns) or [str(name) for name in file.schema_arrow.names]
-    if missing := [name for name in wanted if name not in file.schema_arrow.names]:
-        raise InputError(f"{block.files[0]} has no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}")
+    schema, names = trained.schema, [str(name) for name in file.schema_arrow.names]
+    wanted = list(columns) or (names if schema is None else [column.name for column in schema.columns])
+    if missing := [name for name in wanted if name not in names]:
+        raise InputError(f"{block.files[0]} has no column {missing[0]!r}; it has {', '.join(names)}")
     array = _rows_of_groups(file, block, wanted)
     try:
-        raw = _table_tensor(array, trained)
+        raw = _table_tensor(array, trained) if schema is None else torch.from_numpy(schema.encode(array.to_pandas()).x)
     except InputError as error:
         raise InputError(f"{block.files[0]}: {error}") from error
     finite = torch.isfinite(raw.flatten(1)).all(dim=1) if raw.is_floating_point() else torch.ones(len(raw), dtype=torch.bool)

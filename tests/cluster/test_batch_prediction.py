@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sales_table import sales
 
 import ltnode
 from ltnode.cluster.batch_prediction import BatchOptions, predict_batch
@@ -78,6 +79,27 @@ def test_predictions_are_those_of_the_trained_model(run: Path, tables: Path, tmp
     assert [(found["t05"][p], found["t50"][p], found["t95"][p]) for p in good] == [row.end_time for row in rows]
     with pytest.raises(ConfigError, match=r"another prediction \(different: blocks, inputs, rows\)"):
         predict_batch(run, [str(tables / "0.parquet")], tmp_path / "out", OPTIONS, jobs=1)
+
+
+def test_rows_of_an_own_table_are_encoded_by_its_schema(tmp_path: Path) -> None:
+    """Exactly the rows of ``ltnode predict``, also where blocks begin inside of a row group; other columns may be there."""
+    pandas = pytest.importorskip("pandas")
+    data = ltnode.data.from_table(sales(150), "price", ignore=("id", "agent", "comment", "dear"))
+    config = ltnode.train_preset("lt-node", data).replace(epochs=2, device="cpu")
+    ltnode.fit(ltnode.build("lt-node", data, seed=0, width=8), data, config, tmp_path / "run")
+    file = tmp_path / "new.parquet"
+    sales(90, seed=1).drop(columns="price").to_parquet(file, row_group_size=25)
+    predict_batch(tmp_path / "run", [str(file)], tmp_path / "out", BatchOptions(block_rows=90, device="cpu"), jobs=1)
+    found = read_output(tmp_path / "out")
+    trained = TrainedModel.open(tmp_path / "run", "cpu")
+    rows = list(trained.rows(trained.read(file).raw))
+    assert found["mean"] == [row.mean for row in rows] and found["familiarity"] == [row.familiarity for row in rows]
+    blocks = find_blocks([str(file)], 30)
+    parts = [read_block(block, trained).raw for block in blocks]
+    torch.testing.assert_close(torch.cat(parts), trained.read(file).raw, rtol=0, atol=0)
+    pandas.read_parquet(file).drop(columns="size").to_parquet(file)
+    with pytest.raises(InputError, match="has no column 'size'; it has id, city"):
+        read_block(find_blocks([str(file)])[0], trained)
 
 
 @pytest.mark.slow

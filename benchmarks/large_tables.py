@@ -1,0 +1,83 @@
+"""Train on and predict large generated tables by commands: time, peak memory, and whether there is a progress bar.
+
+``python benchmarks/large_tables.py --json benchmarks/results/large_tables.json`` writes tables of 10,000 and of 100,000 rows with
+50 columns into a temporary folder, trains LT-NODE with its defaults, and predicts all rows: as one file, and block by block.
+Each command is a process of its own, whose peak memory the operating system measures. ``--rows 1000 --columns 10``: a quick try.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from own_process import cost_of_command
+
+from ltnode.training.provenance import source_state
+
+EVERY = 5
+"""Of so many columns, one holds categories, one dates, one booleans, and the others numbers, some of them missing."""
+
+
+def table(rows: int, columns: int, seed: int = 0) -> pd.DataFrame:
+    """A target that depends on all columns, a few of them strongly, with noise of a third of its spread."""
+    rng = np.random.default_rng(seed)
+    values, target = {}, np.zeros(rows)
+    for number in range(columns - 1):
+        x = rng.normal(size=rows)
+        target += (np.sin(2 * x) + x) / (1 + number)
+        match number % EVERY:
+            case 0:
+                values[f"category_{number}"] = np.array([f"level {level}" for level in range(20)])[
+                    np.clip(4 * x + 10, 0, 19).astype(int)
+                ]
+            case 1:
+                values[f"date_{number}"] = (pd.Timestamp("2024-01-01") + pd.to_timedelta((100 * x).astype(int), "D")).strftime(
+                    "%Y-%m-%d"
+                )
+            case 2:
+                values[f"boolean_{number}"] = np.where(x > 0, "yes", "no")
+            case _:
+                values[f"number_{number}"] = np.where(rng.random(rows) < 0.05, np.nan, x.round(4))
+    target += target.std() / 3 * rng.normal(size=rows)
+    return pd.DataFrame({**values, "target": target.round(4)})
+
+
+def measured(rows: int, columns: int, folder: Path) -> dict[str, Any]:
+    """Generate a table, train, and predict its rows in two ways."""
+    frame = table(rows, columns)
+    whole, blocks, run = folder / f"{rows}.csv", folder / f"{rows}.parquet", str(folder / f"run-{rows}")
+    frame.to_csv(whole, index=False)
+    frame.drop(columns="target").to_parquet(blocks)
+    found: dict[str, Any] = {"rows": rows, "columns": columns, "file_mib": round(whole.stat().st_size / 2**20, 1)}
+    found["train"] = cost_of_command("train", "--data", str(whole), "--target", "target", "--out", run)
+    found["predict a file"] = cost_of_command("predict", run, str(whole), "--out", str(folder / f"{rows}-predictions.csv"))
+    found["predict in blocks"] = cost_of_command(
+        "predict", run, "--input", str(blocks), "--output", str(folder / f"blocks-{rows}")
+    )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--columns", type=int, default=50, help="with the target")
+    parser.add_argument("--json", type=Path, help="where the record goes")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ltnode-tables-") as name:
+        tables = [measured(rows, options.columns, Path(name)) for rows in options.rows]
+    threads = os.environ.get("OMP_NUM_THREADS")
+    text = json.dumps({"tables": tables, "threads": threads, "machine": platform.machine(), **source_state()}, indent=2)
+    print(text)
+    if options.json is not None:
+        options.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
