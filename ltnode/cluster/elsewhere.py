@@ -44,13 +44,15 @@ def train_jobs(jobs: Sequence[Job], *, executor: Executor, threads: int = 1) -> 
     return fit_together(jobs, resume=True)
 
 
+def in_clone(task: Task) -> Task:
+    """A task that calls a function of the folder ``paper``."""
+    arguments = {"function": task.function, "arguments": dict(task.arguments)}
+    return Task(task.name, "ltnode.cluster.elsewhere:call_in_clone", arguments)
+
+
 def run_in_clone(tasks: Iterable[Task], executor: Executor) -> dict[str, str]:
     """Run functions of the folder ``paper`` as tasks; returns the reasons of those that failed, by name."""
-    wrapped = [
-        Task(task.name, "ltnode.cluster.elsewhere:call_in_clone", {"function": task.function, "arguments": dict(task.arguments)})
-        for task in tasks
-    ]
-    outcomes = executor.run_all(wrapped)
+    outcomes = executor.run_all([in_clone(task) for task in tasks])
     return {name: outcome.error or outcome.status for name, outcome in outcomes.items() if outcome.status != "done"}
 
 

@@ -18,17 +18,19 @@ from tiny_images import InProcess, tiny_data, tiny_paper
 from typer.testing import CliRunner, Result
 
 from ltnode.cli.app import make_app
+from ltnode.cluster.executor import Task
 from ltnode.errors import ConfigError, DataError
 from paper.reproduce.commands import images as command_module
 from paper.reproduce.commands import session as merge_module
-from paper.reproduce.edition import packing, session
+from paper.reproduce.edition import packing, parts, session
 from paper.reproduce.edition.packing import merge, pack_results, pack_runs
+from paper.reproduce.edition.parts import Background, Part, edition_parts
 from paper.reproduce.edition.session import TimeOverError, stopped_after
 from paper.reproduce.images.cells import Places
 from paper.reproduce.images.grid import Cell
 from paper.reproduce.images.results import read_result
 
-APP = make_app()
+APP, ROOT = make_app(), Path(__file__).parents[2]
 NODE, LT = "images-mnist-node-paper-seed0.json", "images-mnist-lt-node-paper-seed0.json"
 __all__ = ["tiny_data"]
 pytestmark = pytest.mark.usefixtures("tiny_data", "no_pages", "no_processes")
@@ -42,7 +44,8 @@ def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "make_executor", lambda *args, **options: InProcess())
+    for module in (session, parts):
+        monkeypatch.setattr(module, "make_executor", lambda *args, **options: InProcess())
 
 
 def command(paper: Path, *words: str) -> Result:
@@ -140,6 +143,51 @@ def test_a_failed_training_is_reported_and_the_others_are_done(tmp_path: Path) -
     assert result.exit_code == 1, result.output
     assert "error: MNIST, NODE (paper), seed 0:" in result.output
     assert [path.name for path in (paper / "results").iterdir()] == [LT]
+
+
+SHORT = Part(
+    "motivating-reflection-node-seed0-2it",
+    "motivating_task",
+    {"task": "reflection", "model": "node", "seed": 0, "steps": 2},
+)
+
+
+def test_a_whole_edition_has_the_experiments_on_the_cpu_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image cell and one small experiment; what is done is not done again, nor without --resume replaced."""
+    paper, pack = tiny_paper(tmp_path / "paper", ("node",)), tmp_path / "pack"
+    monkeypatch.setattr(merge_module, "edition_parts", lambda records: [SHORT])
+    words = ["reproduce", "all", "--paper", str(paper), "--runs", str(tmp_path / "runs")]
+    shown = CliRunner().invoke(APP, [*words, "--list"]).output
+    assert "0 of 1 done: listed cells" in shown
+    assert "0 of 1 done: 1-D and motivating experiments" in shown
+    first = CliRunner().invoke(APP, [*words, "--pack", str(pack)])
+    assert first.exit_code == 0, first.output
+    assert sorted(path.name for path in (paper / "results").iterdir()) == [NODE, f"{SHORT.name}.json"]
+    with zipfile.ZipFile(pack / "results.zip") as archive:
+        assert sorted(archive.namelist()) == [f"results/{NODE}", f"results/{SHORT.name}.json"]
+    before = {path.name: path.read_bytes() for path in (paper / "results").iterdir()}
+    assert CliRunner().invoke(APP, words).exit_code == 2
+    assert CliRunner().invoke(APP, [*words, "--resume"]).exit_code == 0
+    assert {path.name: path.read_bytes() for path in (paper / "results").iterdir()} == before
+    assert "1 of 1 done: 1-D" in CliRunner().invoke(APP, [*words, "--list"]).output
+
+
+def test_an_edition_has_five_seeds_of_every_small_experiment(tmp_path: Path) -> None:
+    """Seven models and five end-times on the 1-D data, three models on three tasks; the names are those of the records."""
+    found = edition_parts(ROOT / "paper" / "results")
+    assert len(found) == len({part.name for part in found}) == 5 * (7 + 5 + 9)
+    recorded = {path.stem for path in (ROOT / "paper" / "results").glob("*.json") if not path.name.startswith("images-")}
+    assert recorded <= {part.name for part in found}
+    assert "synthetic" in found[0].name  # hours, while a motivating task takes a minute
+    assert {part.name for part in edition_parts(tmp_path)} == {part.name for part in found}
+
+
+def test_a_failed_experiment_on_the_cpu_is_reported() -> None:
+    task = Task("bad", "paper.reproduce.elsewhere:motivating_task", {"no": "argument"})
+    background = Background(InProcess(), [task])
+    background.wait()
+    background.stop()
+    assert (background.left, list(background.failed)) == (0, ["bad"])
 
 
 def test_results_need_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:

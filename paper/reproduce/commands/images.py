@@ -16,7 +16,7 @@ from ltnode.evaluation import PROTOCOLS
 from ltnode.training import TrainingError
 from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs, report_failures
-from paper.reproduce.commands.session import TOGETHER, run_session
+from paper.reproduce.commands.session import DRAWS, TOGETHER, Minutes, Pack, end, run_session
 from paper.reproduce.edition import overview
 from paper.reproduce.edition.overview import expected_times
 from paper.reproduce.edition.session import Settings
@@ -27,8 +27,6 @@ from paper.reproduce.images.evaluation import Evaluation
 from paper.reproduce.images.grid import STANDARD, Cell, load_grid, select
 from paper.reproduce.images.run_folders import import_run
 from paper.reproduce.images.zoo import add_runs
-
-FAILED = 1
 
 
 def register(group: typer.Typer) -> None:
@@ -56,18 +54,20 @@ def reproduce_images(
     ] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate/--no-evaluate", help="Also evaluate, or only train.")] = True,
     protocols: Annotated[str, typer.Option(help=f"Some of {', '.join(PROTOCOLS)}; by default the paper's.")] = "",
-    draws: Annotated[int, typer.Option(help="Random draws of T over which spreads are reported; 0 skips them.", min=0)] = 5,
+    draws: Annotated[int, typer.Option(help="Random draws of T over which spreads are reported; 0 skips them.", min=0)] = DRAWS,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
     together: Annotated[
         int | None, typer.Option(help=f"Most concurrent trainings; by default 1, and {TOGETHER} with --resume.", min=1)
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="A session: several trainings and evaluations at a time, with the remaining time.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="A session (see --minutes, --pack): several trainings and evaluations at a time.",
+        ),
     ] = False,
-    minutes: Annotated[float | None, typer.Option(help="With --resume: end after this time.", min=0)] = None,
-    pack: Annotated[
-        Path | None, typer.Option(help="With --resume: folder for archives of what was done, for `ltnode reproduce merge`.")
-    ] = None,
+    minutes: Minutes = None,
+    pack: Pack = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Evaluate again even if a result is recorded.")] = False,
     settings: Annotated[
         list[str] | None,
@@ -104,7 +104,7 @@ def reproduce_images(
         failed = run_session(folder, cells, places, Settings(minutes, together or TOGETHER, options, device, pack))
         if pack is None:
             _write_pages(folder, grid, places.out, is_trial=bool(settings))
-        _end(failed)
+        end(failed)
         return
     evaluation = Evaluation(chosen, options, device, overwrite) if evaluate else None
     if engine and not tables_only:
@@ -115,14 +115,7 @@ def reproduce_images(
         for added in add_runs(folder.zoo, cells, places):
             console.say(f"added {added}")
     _write_pages(folder, grid, places.out, is_trial=bool(settings))
-    _end(failed)
-
-
-def _end(failed: Sequence[str]) -> None:
-    for message in failed:
-        console.error(message)
-    if failed:
-        raise typer.Exit(FAILED)
+    end(failed)
 
 
 def _protocols(text: str) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Sessions of limited time, as ``ltnode reproduce images --resume`` makes them, and ``ltnode reproduce merge``."""
+"""Sessions of limited time: ``ltnode reproduce all``, ``ltnode reproduce images --resume``, and ``ltnode reproduce merge``."""
 
 from __future__ import annotations
 
@@ -9,31 +9,90 @@ from typing import Annotated
 import typer
 
 from ltnode.cli import console
+from ltnode.errors import ConfigError
 from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs
 from paper.reproduce.edition.cells import edition_cells
-from paper.reproduce.edition.overview import expected_times
+from paper.reproduce.edition.overview import expected_times, summary
 from paper.reproduce.edition.packing import Merged, merge
+from paper.reproduce.edition.parts import Part, edition_parts
 from paper.reproduce.edition.session import Session, Settings
 from paper.reproduce.folder import PaperFolder
-from paper.reproduce.images.cells import Places
+from paper.reproduce.images.cells import Places, paper_protocols
 from paper.reproduce.images.grid import Cell, load_grid
 
-TOGETHER = 6
-"""Concurrent trainings of a session: more gain little on an H200."""
+TOGETHER, DRAWS = 6, 5
+"""Concurrent trainings of a session (more gain little on an H200), and random draws of T over which spreads are reported."""
+FAILED = 1
+Minutes = Annotated[float | None, typer.Option(help="End after this time.", min=0)]
+Pack = Annotated[Path | None, typer.Option(help="Folder for archives of what was done, for `ltnode reproduce merge`.")]
 
 
 def register(group: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    examples = ("ltnode reproduce all --resume", "ltnode reproduce all --resume --minutes 9 --pack session")
+    group.command("all", epilog=console.example(*examples))(reproduce_all)
     group.command("merge", epilog=console.example("ltnode reproduce merge session/*.zip"))(reproduce_merge)
 
 
-def run_session(folder: PaperFolder, cells: Sequence[Cell], places: Places, settings: Settings) -> list[str]:
-    """Do what is missing of some cells, those of the edition first; returns one message for each cell that failed."""
+def run_session(
+    folder: PaperFolder, cells: Sequence[Cell], places: Places, settings: Settings, parts: Sequence[Part] = ()
+) -> list[str]:
+    """Do what is missing of some cells, those of the edition first, and of parts; returns one message for each failure."""
     edition = edition_cells(cells)
     ordered = [*edition, *(cell for cell in cells if cell not in edition)]
     with console.resumable(RESUME):
-        return Session(places, settings, expected_times(folder), console.say).run(ordered)
+        return Session(places, settings, expected_times(folder), console.say).run(ordered, parts)
+
+
+def end(failed: Sequence[str]) -> None:
+    """Show the messages of failures, and end the command with status 1 if there are any."""
+    for message in failed:
+        console.error(message)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def reproduce_all(
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what is recorded, and do only what is missing.")] = False,
+    minutes: Minutes = None,
+    pack: Pack = None,
+    show: Annotated[bool, typer.Option("--list", help="Only show how much is done.")] = False,
+    runs: Runs = Path("runs/paper"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the results; by default PAPER/results.")] = None,
+    paper: Annotated[Path, typer.Option(help="Folder with the grid, the published values and the pages.")] = Path("paper"),
+    device: Annotated[str | None, typer.Option(help="Device of the image experiments; by default the best one.")] = None,
+    together: Annotated[int, typer.Option(help="Most concurrent trainings of the image experiments.", min=1)] = TOGETHER,
+) -> None:
+    """Make a whole edition: all image experiments, and the 1-D and motivating experiments on spare cores at the same time.
+
+    Six models on four sets with five seeds, the rows of variants and of the default preset, and five seeds of everything else.
+    """
+    folder = PaperFolder(paper)
+    grid, places = load_grid(folder.grid), Places(runs, out or folder.results)
+    parts = edition_parts(folder.results)
+    done = [name for name in _result_files(grid, parts, places) if name.exists()]
+    if show:
+        _show_progress(folder, grid, parts, places)
+        return
+    if done and not resume:
+        raise ConfigError(f"{places.out} already holds {len(done)} of these results: add --resume, or choose another --out")
+    settings = Settings(minutes, together, {"draws": DRAWS, "limit": None}, device, pack)
+    failed = run_session(folder, grid, places, settings, parts)
+    if pack is None and places.out.resolve() == folder.results.resolve():
+        write_pages(folder, grid, figures=True)
+    end(failed)
+
+
+def _result_files(grid: Sequence[Cell], parts: Sequence[Part], places: Places) -> list[Path]:
+    return [places.result(cell) for cell in grid] + [part.result(places.out) for part in parts]
+
+
+def _show_progress(folder: PaperFolder, grid: Sequence[Cell], parts: Sequence[Part], places: Places) -> None:
+    for line in summary(grid, places, paper_protocols(), expected_times(folder)):
+        console.say(line)
+    recorded = sum(part.result(places.out).exists() for part in parts)
+    console.say(f"{recorded} of {len(parts)} done: 1-D and motivating experiments, which run on the CPU.")
 
 
 def reproduce_merge(

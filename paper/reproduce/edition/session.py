@@ -25,6 +25,7 @@ from ltnode.training import TrainingError
 from ltnode.training.provenance import source_state
 from paper.reproduce.edition.expected import Expected, Seconds, total
 from paper.reproduce.edition.packing import pack_results, pack_runs
+from paper.reproduce.edition.parts import Background, Part, in_background
 from paper.reproduce.elsewhere import image_arguments
 from paper.reproduce.images import cells as experiment
 from paper.reproduce.images.cells import Places, State
@@ -33,7 +34,7 @@ from paper.reproduce.images.grid import Cell
 
 ALONE = "clean"
 """The protocol that is evaluated alone on the device."""
-_RESERVE_S = 20.0
+_RESERVE_S = 25.0
 """Time that is left for packing at the end of a session."""
 
 
@@ -72,8 +73,8 @@ class Session:
         self._used, self._foreseen = 0.0, 0.0
         self._failed: dict[str, str] = {}
 
-    def run(self, cells: Sequence[Cell]) -> list[str]:
-        """Work through cells; returns one message for each that failed.
+    def run(self, cells: Sequence[Cell], parts: Sequence[Part] = ()) -> list[str]:
+        """Work through cells, and through parts that need no GPU at the same time; returns one message for each that failed.
 
         Raises:
             ConfigError: The commit of the source is unknown, so results would have no provenance.
@@ -81,14 +82,28 @@ class Session:
         """
         require_commit()
         try:
-            with stopped_after(self._seconds_left()):
+            with stopped_after(self._seconds_left()), self._beside(parts) as background:
                 while group := self._next_group(cells):
                     self._complete(group, cells)
+                if background is not None:
+                    self._say(f"waiting for {background.left} experiments on the CPU")
+                    background.wait()
         except TimeOverError:
             self._say("the time is over; run the same command again to continue")
         finally:
-            self._pack(cells, runs=True)
+            self._pack(cells, parts)
         return [f"{name}: {reason}" for name, reason in self._failed.items()]
+
+    @contextmanager
+    def _beside(self, parts: Sequence[Part]) -> Iterator[Background | None]:
+        if not parts:
+            yield None
+            return
+        with in_background(parts, self._places.out, self._places.runs) as background:
+            try:
+                yield background
+            finally:
+                self._failed |= background.failed
 
     def _next_group(self, cells: Sequence[Cell]) -> list[Cell]:
         """The next cells that fit into the time, of one data set and precision; trained ones, which are only evaluated, first."""
@@ -130,7 +145,7 @@ class Session:
                 self._failed.setdefault(cell.title, "it was not completed")
         self._used += time.monotonic() - began
         self._foreseen += 0.0 if time_of_group is None else time_of_group.value
-        self._pack(cells, runs=False)
+        self._pack_results(cells)
         left = total(self._expected.both(cell) for cell in cells if self._state(cell) is not State.DONE)
         if left is not None:
             factor = self._used / self._foreseen if self._foreseen else 1.0
@@ -164,14 +179,18 @@ class Session:
             return float("inf")
         return 60 * self._settings.minutes - _RESERVE_S - (time.monotonic() - self._began)
 
-    def _pack(self, cells: Sequence[Cell], runs: bool) -> None:
-        folder = self._settings.pack
-        if folder is None:
-            return
-        pack_results(folder, [self._places.result(cell) for cell in cells])
-        if runs:
+    def _pack_results(self, cells: Sequence[Cell], parts: Sequence[Part] = ()) -> None:
+        if self._settings.pack is not None:
+            results = [self._places.result(cell) for cell in cells] + [part.result(self._places.out) for part in parts]
+            pack_results(self._settings.pack, results)
+
+    def _pack(self, cells: Sequence[Cell], parts: Sequence[Part]) -> None:
+        """Pack all results, and the runs whose results are not complete."""
+        self._pack_results(cells, parts)
+        if self._settings.pack is not None:
             unfinished = [self._places.run(cell) for cell in cells if self._state(cell) is not State.DONE]
-            pack_runs(folder, [run for run in unfinished if (run / "config.json").exists()])
+            unfinished += [self._places.runs / part.name for part in parts if not part.result(self._places.out).exists()]
+            pack_runs(self._settings.pack, [run for run in unfinished if (run / "config.json").exists()])
 
 
 class TimeOverError(KeyboardInterrupt):
