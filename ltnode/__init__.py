@@ -1,7 +1,7 @@
 """ltnode: neural ODEs that know what they do not know.
 
 The end-time T of a neural ODE is a latent variable. A posterior over T, learnt by variational inference, gives predictions with
-uncertainty from a single ODE solve. `docs/reference.md` shows every public name with an example.
+uncertainty from a single ODE solve. `docs/reference` shows every public name with an example.
 """
 
 import warnings

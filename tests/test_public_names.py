@@ -9,14 +9,22 @@ import pytest
 
 import ltnode
 
-REFERENCE = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "reference").glob("*.md"))
+REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+DESCRIBED = re.findall(r"^::: ltnode\.([\w.]+)$", REFERENCE, flags=re.MULTILINE)
 EXAMPLES = "\n".join(re.findall(r"```python\n(.*?)```", REFERENCE, flags=re.DOTALL))
 
 
 @pytest.mark.parametrize("name", ltnode.__all__)
 def test_every_public_name_has_an_example(name: str):
-    """tests/test_readme.py runs the examples of the page."""
-    assert re.search(rf"\bltnode\.{name}\b", EXAMPLES), f"docs/reference.md has no example of ltnode.{name}"
+    """tests/test_readme.py runs the examples of the pages."""
+    assert re.search(rf"\bltnode\.{name}\b", EXAMPLES), f"docs/reference has no example of ltnode.{name}"
+
+
+def test_every_public_name_is_described_once():
+    """``::: ltnode.NAME`` puts signature and docstring on the page; a module stands for its public members."""
+    assert len(DESCRIBED) == len(set(DESCRIBED))
+    assert {name.partition(".")[0] for name in DESCRIBED} == set(ltnode.__all__) - {"__version__"}
 
 
 def test_the_reference_names_nothing_else():

@@ -136,8 +136,13 @@ def unknown_targets(blocks: Iterable[Block], makefile: str) -> list[str]:
     return [word for word in asked if word not in targets]
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SECTIONS = [one for page in PAGES for one in sections(page.read_text(encoding="utf-8"), page.name) if one.blocks]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SECTIONS = [
+    one
+    for page in PAGES
+    for one in sections(page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix().removeprefix("docs/"))
+    if one.blocks
+]
 
 
 def name_of(section: Section) -> str:

@@ -37,24 +37,19 @@ class PaperFolder:
         return self.path / "remarks.toml"
 
     @property
-    def readme(self) -> Path:
-        """README of the repository, which holds generated tables of results."""
-        return self.path.parent / "README.md"
-
-    @property
-    def ensembles(self) -> Path:
-        """Page on ensembles, which holds a generated table of results."""
-        return self.path.parent / "docs" / "ensembles.md"
+    def repository(self) -> Path:
+        """Folder of the repository, whose README and documentation hold generated tables of results."""
+        return self.path.parent
 
     @property
     def promises(self) -> Path:
         """Record of what the default recipe was measured to do."""
-        return self.path.parent / "benchmarks" / "results" / "promises.json"
+        return self.repository / "benchmarks" / "results" / "promises.json"
 
     @property
     def zoo(self) -> Path:
         """Folder of the trained models."""
-        return self.path.parent / "zoo"
+        return self.repository / "zoo"
 
     @property
     def records(self) -> Records:

@@ -48,8 +48,10 @@ def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.Mo
     """All protocols of one model; tables and pages that are written again have the same bytes."""
     monkeypatch.setattr(generalisation, "_parameter_count", lambda data, model: None)  # it would build 24 real networks
     paper = tiny_paper(tmp_path / "paper")
-    (tmp_path / "README.md").write_text("# x\n\n<!-- results -->\nold\n<!-- /results -->\nend\n")
-    record = Path("benchmarks/results/promises.json")  # the README's table is made from it
+    page = tmp_path / "docs" / "results.md"
+    page.parent.mkdir()
+    page.write_text("# x\n\n<!-- results -->\nold\n<!-- /results -->\nend\n")
+    record = Path("benchmarks/results/promises.json")  # the tables of the page are made from it
     (tmp_path / record).parent.mkdir(parents=True)
     (tmp_path / record).write_bytes((Path(__file__).parents[2] / record).read_bytes())
     result = command(paper, "--models", "lt-node", "--presets", "paper")
@@ -67,19 +69,19 @@ def test_from_nothing_to_tables_and_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert (rotation["along"], rotation["at"], len(rotation["values"])) == ("angle", list(range(0, 181, 15)), 13)
     assert lt["protocols"]["fgsm"]["cost"]["seconds_per_1000"] > 0
     assert lt["protocols"]["clean"]["provenance"]["precision"] == "fp32"
-    readme = (tmp_path / "README.md").read_text()
-    assert "| LT-NODE |" in readme
-    assert "old" not in readme
-    assert readme.endswith("<!-- /results -->\nend\n")
+    results = page.read_text()
+    assert "| LT-NODE |" in results
+    assert "old" not in results
+    assert results.endswith("<!-- /results -->\nend\n")
     assert "LT-NODE (paper)" in (paper / "tables.md").read_text()
     assert "MNIST, LT-NODE: test error" in (paper / "README.md").read_text()
     assert (paper / "figures" / "figure-4-mnist.svg").read_text().count("<path") > 20
     before = snapshot(tmp_path)
     assert CliRunner().invoke(APP, ["reproduce", "claims", "--paper", str(paper)]).exit_code == 0
     assert snapshot(tmp_path) == before
-    (tmp_path / "README.md").write_text(readme.replace("| MNIST |", "| changed |"))
+    page.write_text(results.replace("| MNIST |", "| changed |"))
     assert CliRunner().invoke(APP, ["reproduce", "claims", "--paper", str(paper), "--no-pages"]).exit_code == 0
-    assert "| changed |" in (tmp_path / "README.md").read_text()  # only the pages of the folder paper are written
+    assert "| changed |" in page.read_text()  # only the pages of the folder paper are written
 
 
 @pytest.mark.usefixtures("no_pages")

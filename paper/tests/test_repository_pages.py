@@ -1,4 +1,4 @@
-"""The generated pages agree with the recorded results: README, paper/README.md, paper/tables.md and the cards of the zoo.
+"""The generated pages agree with the recorded results: README, docs, paper/README.md, paper/tables.md and the cards of the zoo.
 
 If a test fails, run ``ltnode reproduce claims --figures`` and commit the files that it writes.
 """
@@ -19,7 +19,7 @@ from paper.reproduce.images.results import ImageResult, read_results
 from paper.reproduce.images.zoo import DefaultEntry, read_zoo
 from paper.reproduce.one_dimensional import experiment
 from paper.reproduce.pages.claims import claims_page
-from paper.reproduce.pages.readme import ensembles_block, read_promises, results_block, with_results
+from paper.reproduce.pages.readme import RESULT_PAGES, read_promises, with_results
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.pages.tables import tables_page
 from paper.reproduce.pages.zoo import card, overview
@@ -56,11 +56,10 @@ def test_every_result_is_a_cell_of_the_grid(results: list[ImageResult], grid: li
         assert set(clean) <= {26_032 if result.data == "svhn" else 10_000}
 
 
-def test_the_readme_has_the_tables_of_the_record(claims: list[JudgedClaim]) -> None:
-    text = PAPER.readme.read_text(encoding="utf-8")
-    assert with_results(text, results_block(read_promises(PAPER.promises), claims)) == text, REBUILD
-    page = PAPER.ensembles.read_text(encoding="utf-8")
-    assert with_results(page, ensembles_block(read_promises(PAPER.promises))) == page, REBUILD
+@pytest.mark.parametrize("page", RESULT_PAGES)
+def test_the_pages_have_the_results_of_the_record(page: str, claims: list[JudgedClaim]) -> None:
+    text = (PAPER.repository / page).read_text(encoding="utf-8")
+    assert with_results(text, RESULT_PAGES[page](read_promises(PAPER.promises), claims)) == text, REBUILD
 
 
 def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResult], claims: list[JudgedClaim]) -> None:

@@ -1,4 +1,4 @@
-"""The tables of results in the README of the repository: what the default recipe was measured to do."""
+"""The tables of results in the README and the documentation: what the default recipe was measured to do."""
 
 from __future__ import annotations
 
@@ -57,30 +57,47 @@ def results_block(record: Mapping[str, Any], judged: Sequence[JudgedClaim]) -> s
         "that a search on held-out training images chose for it. 7 % of the training images are held out for temperature, "
         f"widening and familiarity. ECE (perfect): what a perfectly calibrated model would show at this size. Rotated: "
         f"{record['protocol']['rotated']}. The foreign set is SVHN for CIFAR10, Fashion-MNIST for MNIST, and the reverse; it is "
-        "detected by the distance. [The record](benchmarks/results/promises.json) has every seed, "
-        "[the script](benchmarks/promises.py) repeats it.\n\n"
+        "detected by the distance. [The record](../benchmarks/results/promises.json) has every seed, "
+        "[the script](../benchmarks/promises.py) repeats it.\n\n"
         f"{_tests(record['tests'])}\n\n{_noise(record['rows'])}\n\n"
-        f"The paper's own numbers and statements: {claims}; [paper/README.md](paper/README.md) lists each with its command.\n"
+        f"The paper's own numbers and statements: {claims}; [paper/README.md](../paper/README.md) lists each with its command.\n"
     )
 
 
-def ensembles_block(record: Mapping[str, Any], data: str = "cifar10") -> str:
+def ensembles_block(record: Mapping[str, Any]) -> str:
     """What one network and an ensemble of five were measured to do, for the page on ensembles."""
+    return _table(record, ("node", "lt-node", "distilled", "5 x node", "5 x lt-node"))
+
+
+def comparison_block(record: Mapping[str, Any]) -> str:
+    """One plain network, one with a latent end-time, and an ensemble, for the README and for who chooses between them."""
+    return _table(record, ("node", "lt-node", "5 x node"))
+
+
+def _table(record: Mapping[str, Any], models: Sequence[str], data: str = "cifar10") -> str:
     entries = {entry["model"]: entry for entry in record["table"] if entry["data"] == data}
-    wanted = ("node", "lt-node", "distilled", "5 x node", "5 x lt-node")
-    return f"{markdown_table(_HEADER, [_line(entries[model]) for model in wanted if model in entries])}\n"
+    return f"{markdown_table(_HEADER, [_line(entries[model]) for model in models if model in entries])}\n"
 
 
-def with_results(readme: str, block: str) -> str:
-    """Replace the block between the marks of a README or another page.
+RESULT_PAGES: dict[str, Callable[[Mapping[str, Any], Sequence[JudgedClaim]], str]] = {
+    "README.md": lambda record, judged: comparison_block(record),
+    "docs/when-to-use.md": lambda record, judged: comparison_block(record),
+    "docs/results.md": results_block,
+    "docs/ensembles.md": lambda record, judged: ensembles_block(record),
+}
+"""What stands between the marks of a page, by its path in the repository."""
+
+
+def with_results(page: str, block: str) -> str:
+    """Replace the block between the marks of a page.
 
     Raises:
-        DataError: The README does not contain the marks exactly once.
+        DataError: The page does not contain the marks exactly once.
     """
     pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", flags=re.DOTALL)
-    if len(pattern.findall(readme)) != 1:
-        raise DataError(f"the README must have the marks {BEGIN} and {END} exactly once, around the table of results")
-    return pattern.sub(lambda _: f"{BEGIN}\n{block}{END}", readme)
+    if len(pattern.findall(page)) != 1:
+        raise DataError(f"the page must have the marks {BEGIN} and {END} exactly once, around the table of results")
+    return pattern.sub(lambda _: f"{BEGIN}\n{block}{END}", page)
 
 
 def _line(entry: Mapping[str, Any]) -> list[str]:

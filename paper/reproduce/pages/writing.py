@@ -12,7 +12,7 @@ from paper.reproduce.images.results import ImageResult
 from paper.reproduce.images.zoo import read_zoo
 from paper.reproduce.pages.claims import claims_page
 from paper.reproduce.pages.figures import draw
-from paper.reproduce.pages.readme import BEGIN, ensembles_block, read_promises, results_block, with_results
+from paper.reproduce.pages.readme import BEGIN, RESULT_PAGES, read_promises, with_results
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.pages.tables import tables_page
 from paper.reproduce.pages.zoo import card, overview
@@ -30,13 +30,13 @@ def write_paper_pages(
     return [*made, _write(paper.path / "README.md", claims_page(judged, remarks, paper.figure_names()))]
 
 
-def write_readme_results(paper: PaperFolder, judged: Sequence[JudgedClaim]) -> list[Path]:
-    """Replace the results in the README and on the page on ensembles; pages without a place for them are not changed."""
+def write_results(paper: PaperFolder, judged: Sequence[JudgedClaim]) -> list[Path]:
+    """Replace the results in the README and the documentation; pages without a place for them are not changed."""
     made = []
-    if BEGIN in (text := _read(paper.readme)):
-        made.append(_write(paper.readme, with_results(text, results_block(read_promises(paper.promises), judged))))
-    if BEGIN in (text := _read(paper.ensembles)):
-        made.append(_write(paper.ensembles, with_results(text, ensembles_block(read_promises(paper.promises)))))
+    for page, block in RESULT_PAGES.items():
+        file = paper.repository / page
+        if BEGIN in (text := _read(file)):
+            made.append(_write(file, with_results(text, block(read_promises(paper.promises), judged))))
     return made
 
 
