@@ -8,10 +8,14 @@ from ltnode.report.published import Published
 
 
 class Printed(NamedTuple):
-    """A number as the paper prints it: mean and population standard deviation over 5 initialisations."""
+    """A number as the paper prints it: mean and population standard deviation over 5 initialisations.
+
+    ``seeds`` is 0 for a number that the paper prints without a deviation; ``std`` is then what the judge uses in its place.
+    """
 
     mean: float
     std: float
+    seeds: int = 5
 
     @property
     def text(self) -> str:

@@ -80,6 +80,7 @@ class Shown:
     ours: str
     seeds: str
     verdict: str
+    test: str
     why: str
     command: str
 

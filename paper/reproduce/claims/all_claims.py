@@ -13,6 +13,7 @@ from paper.reproduce.claims.motivating import motivating_claims
 from paper.reproduce.claims.numbers import ImageNumbers
 from paper.reproduce.claims.one_dimensional import OneDimensionalResults, one_dimensional_claims
 from paper.reproduce.claims.shift import attack_claims, confidence_claims, rotation_claims
+from paper.reproduce.claims.significance import with_significance
 from paper.reproduce.claims.users import users_question
 from paper.reproduce.claims.variants import precision_claims, selection_claims, weighting_claims
 from paper.reproduce.claims.verdict import JudgedClaim, Outcome
@@ -32,7 +33,7 @@ def all_claims(images: Sequence[ImageResult], folder: Path, published: PaperValu
         published: What the paper prints.
     """
     numbers = ImageNumbers(images)
-    return [
+    claims = [
         *users_question(numbers, published),
         *parameter_claims(published),
         *error_claims(numbers, published),
@@ -49,6 +50,7 @@ def all_claims(images: Sequence[ImageResult], folder: Path, published: PaperValu
         *one_dimensional_claims(_one_dimensional(folder), published),
         *motivating_claims([result for result in _read(folder, "motivating-*.json") if result.get("steps") == STEPS]),
     ]
+    return with_significance(claims)
 
 
 def outcome_counts(judged: Iterable[JudgedClaim]) -> Counter[Outcome]:

@@ -28,6 +28,35 @@ class Answer(StrEnum):
     MISSING = "missing"
 
 
+class Finding(StrEnum):
+    """What a test of significance says about a claim."""
+
+    SUPPORTED = "supported"
+    CONTRADICTED = "contradicted"
+    UNDECIDED = "undecided"
+    NO_TEST = "no test"
+
+
+@dataclass(frozen=True)
+class Significance:
+    """The result of a test of significance.
+
+    Attributes:
+        finding: What it says.
+        p: The smaller of the corrected p-values for and against the claim; None without a test.
+    """
+
+    finding: Finding
+    p: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The finding with its p-value; empty without a test."""
+        if self.p is None:
+            return ""
+        return f"{self.finding.value} ({'p < 0.001' if self.p < 0.001 else f'p = {self.p:.3f}'})"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A verdict and what it rests on.
@@ -50,8 +79,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class JudgedClaim:
-    """A claim with our evidence and the verdict on it."""
+    """A claim with our evidence, the verdict of the rule, and the finding of the test of significance beside it."""
 
     claim: Claim
     evidence: Evidence
     verdict: Verdict
+    significance: Significance = Significance(Finding.NO_TEST)

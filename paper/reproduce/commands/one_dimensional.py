@@ -12,6 +12,7 @@ from ltnode.cli import console
 from ltnode.cli.engine_options import Address, OptionalEngine
 from ltnode.report.table import markdown_table
 from paper.reproduce.claims.one_dimensional import OneDimensionalResults, one_dimensional_claims
+from paper.reproduce.claims.significance import with_significance
 from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds, report_failures
 from paper.reproduce.elsewhere import run_parts
 from paper.reproduce.folder import CLONE
@@ -85,7 +86,7 @@ def _show(results: Sequence[Mapping[str, Any]], selected: Sequence[Mapping[str, 
     measured = table.measurement_rows(results)
     console.table("", table.HEADER, measured, words=table.WORDS)
     console.say(table.NOTE, style="dim")
-    claims = one_dimensional_claims(OneDimensionalResults(results, selected), published)
+    claims = with_significance(one_dimensional_claims(OneDimensionalResults(results, selected), published))
     # The remarks explain the recorded results of the repository, not those of a user's own runs.
     is_recorded = iterations == ITERATIONS and out.resolve() == CLONE.results.resolve()
     remarks = Remarks.read(CLONE.remarks) if is_recorded else Remarks()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from ltnode.report.table import markdown_table
 from paper.reproduce.claims.all_claims import outcome_counts
 from paper.reproduce.claims.claim import Section
-from paper.reproduce.claims.verdict import JudgedClaim, Outcome, Verdict
+from paper.reproduce.claims.verdict import Finding, JudgedClaim, Outcome, Verdict
 from paper.reproduce.pages.remarks import Remarks
 
-VERDICT_HEADER = ("claim", "paper", "ours", "seeds", "verdict", "why")
+VERDICT_HEADER = ("claim", "paper", "ours", "seeds", "verdict", "test", "why")
 _INTRODUCTION = """\
 # The paper on the real data
 
@@ -29,6 +30,13 @@ widened what was allowed; it can only turn *reproduced* into *not reproduced*.) 
 exceeds the spread over seeds, *reversed* if it does so in the other direction, and *not reproduced* in between. A claim about
 several models must hold against each of them. For a single seed, whose deviation is unknown, the paper's deviation is used, and
 the verdict is marked. *Missing* means that runs are still to be done.
+
+**Test.** Beside this rule stands a test of significance, which was chosen before the runs that complete five seeds. A statement
+says that a difference of means lies in some region: a printed number and ours differ by at most the tolerance above, one model is
+ahead of every other. It is *supported* if the hypothesis that the difference lies outside is rejected, *contradicted* if the
+hypothesis that it lies inside is rejected, and *undecided* otherwise. Differences of means have Welch's t distribution; a printed
+mean ± deviation counts as five seeds, and a number without a deviation as exact. p-values are corrected by Holm's method over the
+section, and the level is 5 %. Numbers with one seed have no test.
 """
 
 
@@ -40,7 +48,7 @@ def claims_page(judged: Sequence[JudgedClaim], remarks: Remarks, figures: Sequen
         remarks: Remarks by claim.
         figures: Files to show, relative to the page.
     """
-    parts = [_INTRODUCTION, _summary(judged)]
+    parts = [_INTRODUCTION, _summary(judged), _rule_and_test(judged)]
     for section in _sections(judged):
         entries = [entry for entry in judged if entry.claim.section is section]
         rows = [[*row, f"`{entry.claim.command}`"] for row, entry in zip(verdict_rows(entries, remarks), entries, strict=True)]
@@ -61,7 +69,15 @@ def _row(entry: JudgedClaim, remark: str) -> list[str]:
     claim, verdict = entry.claim, entry.verdict
     why = ". ".join(words[0].upper() + words[1:] for words in (verdict.reason, remark) if words)
     paper = "not in the paper" if claim.paper is None else claim.paper
-    return [claim.text, paper, entry.evidence.text or "–", _seeds_text(verdict), verdict_text(verdict), why]
+    return [
+        claim.text,
+        paper,
+        entry.evidence.text or "–",
+        _seeds_text(verdict),
+        verdict_text(verdict),
+        entry.significance.text,
+        why,
+    ]
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -72,6 +88,32 @@ def verdict_text(verdict: Verdict) -> str:
 def _seeds_text(verdict: Verdict) -> str:
     fewest, most = verdict.seeds
     return "–" if most == 0 else str(most) if fewest == most else f"{fewest} to {most}"
+
+
+def _rule_and_test(judged: Sequence[JudgedClaim]) -> str:
+    """How often rule and test agree, and the claims on which they contradict each other."""
+    paper = [entry for entry in judged if entry.claim.paper is not None]
+    rows = []
+    for outcome in Outcome:
+        counts = Counter(entry.significance.finding for entry in paper if entry.verdict.outcome is outcome)
+        rows.append([outcome.value, *(str(counts[finding]) for finding in Finding)])
+    table = markdown_table(("rule \\ test", *(finding.value for finding in Finding)), rows)
+    return f"{table}\n{_contradictions(paper)}\n"
+
+
+def _contradictions(paper: Sequence[JudgedClaim]) -> str:
+    found = [
+        f"{entry.claim.text}: {entry.verdict.outcome.value}, but {entry.significance.text}"
+        for entry in paper
+        if (entry.verdict.outcome is Outcome.REPRODUCED and entry.significance.finding is Finding.CONTRADICTED)
+        or (
+            entry.verdict.outcome in (Outcome.NOT_REPRODUCED, Outcome.REVERSED)
+            and entry.significance.finding is Finding.SUPPORTED
+        )
+    ]
+    if not found:
+        return "Rule and test contradict each other on no claim."
+    return "Rule and test contradict each other on these claims:\n\n" + "\n".join(f"- {line}" for line in found)
 
 
 def _sections(judged: Sequence[JudgedClaim]) -> list[Section]:
