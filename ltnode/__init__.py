@@ -7,7 +7,6 @@ uncertainty from a single ODE solve. `docs/reference` shows every public name wi
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from ltnode import accelerate as accelerate  # importing it installs the fast execution of the models
 from ltnode import data, metrics, report
 from ltnode._version import __version__
 from ltnode.endtime import (
@@ -27,10 +26,12 @@ from ltnode.fitting import distill, fit, fit_members, fit_seeds
 from ltnode.hub import from_pretrained
 from ltnode.models import Ensemble, InputSpec, LatentTimeODE, Model, ObjectiveOptions, Prediction, SolverOptions, build
 from ltnode.objective import Likelihood
-from ltnode.ode import Solution, SolverError, Status, TrainingGrid, odesolve
+from ltnode.ode import Solution as _Solution
+from ltnode.ode import SolverError, Status, TrainingGrid, odesolve
 from ltnode.saving import load, save
 from ltnode.trained import TrainedModel
 from ltnode.training import Run, TrainConfig, TrainingError, train_preset
+from ltnode.training.own_loop import accelerate
 
 if TYPE_CHECKING:
     from ltnode.estimators import LTNodeClassifier, LTNodeRegressor
@@ -57,7 +58,6 @@ __all__ = [
     "ObjectiveOptions",
     "Prediction",
     "Run",
-    "Solution",
     "SolverError",
     "SolverOptions",
     "Status",
@@ -67,6 +67,7 @@ __all__ = [
     "TrainingGrid",
     "UniformTime",
     "__version__",
+    "accelerate",
     "build",
     "data",
     "distill",
@@ -88,6 +89,7 @@ _NEEDS_SKLEARN = ("LTNodeClassifier", "LTNodeRegressor")
 _RENAMED: dict[str, tuple[str, Any]] = {
     "KeptGrid": ("ltnode.TrainingGrid", TrainingGrid),
     "gamma_kl": ("ltnode.endtime.gamma_kl", _gamma_kl),
+    "Solution": ("ltnode.ode.Solution", _Solution),
     "ResultRow": ("ltnode.evaluation.ResultRow", _ResultRow),
 }
 

@@ -39,7 +39,12 @@ def test_there_are_about_forty():
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("KeptGrid", ltnode.TrainingGrid), ("ResultRow", ltnode.evaluation.ResultRow), ("gamma_kl", ltnode.endtime.gamma_kl)],
+    [
+        ("KeptGrid", ltnode.TrainingGrid),
+        ("ResultRow", ltnode.evaluation.ResultRow),
+        ("gamma_kl", ltnode.endtime.gamma_kl),
+        ("Solution", ltnode.ode.Solution),
+    ],
 )
 def test_old_names_still_work_and_warn(old: str, new: object):
     with pytest.warns(DeprecationWarning, match=f"ltnode.{old} is deprecated"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,8 @@ from ltnode.ode.prediction_grid import check_edges
 from ltnode.typing import Float, Tensor
 
 _CALIBRATION_SAMPLES = 512
+TRAINING_GRID = "training_grid"
+"""Name of the training grid in the state of a network, which has one once it was trained."""
 
 
 class LatentTimeODE(EndTimeModel, PathModel):
@@ -131,7 +134,10 @@ class LatentTimeODE(EndTimeModel, PathModel):
         o = self.solver
         if o.training == "fixed":
             return [self._window_end * m / o.fixed_steps for m in range(o.fixed_steps + 1)]
-        return self.training_grid if o.training == "kept" else None
+        if o.training == "adaptive":
+            return None
+        # A loss that is only evaluated must not change what the next training step does.
+        return self.training_grid if self.training and torch.is_grad_enabled() else replace(self.training_grid)
 
     def _within_window(self, times: Tensor) -> bool:
         # End-times that the caller passes may lie beyond the window, which is all that the training grid covers.
@@ -367,7 +373,14 @@ class LatentTimeODE(EndTimeModel, PathModel):
         times = self.prediction_times(x, samples, draw, seed)
         return Prediction(self.task, self(x, times), times).log_probs
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.training_grid.edges is not None:
+            destination[prefix + TRAINING_GRID] = self.training_grid.to_tensor()
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if (steps := state_dict.pop(prefix + TRAINING_GRID, None)) is not None:
+            self.training_grid.load_tensor(steps)
         # The number of steps of the saved prediction grid depends on the training.
         saved = state_dict.get(f"{prefix}grid")
         if isinstance(saved, torch.Tensor):

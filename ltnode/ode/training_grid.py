@@ -16,7 +16,7 @@ from ltnode.ode.search import Search, Tolerance, search_batch
 from ltnode.ode.status import Status
 from ltnode.ode.step import Field
 from ltnode.ode.tableau import ButcherTableau
-from ltnode.typing import Tensor
+from ltnode.typing import Float, Tensor
 
 _MAX_EDGES = 100_000
 TARGET = 0.8
@@ -113,6 +113,24 @@ class TrainingGrid:
         self.n_searches = int(state["n_searches"])
         self._largest = float(state["largest"])
         self._next_attempt, self._wait = int(state["next_attempt"]), int(state["wait"])
+
+    def to_tensor(self) -> Float[Tensor, " n"]:
+        """Return `state_dict` as one float64 tensor, so that the state of a model consists of tensors."""
+        numbers = [float(value) for name, value in self.state_dict().items() if name != "edges"]
+        return torch.tensor([*numbers, *(self.edges or ())], dtype=torch.float64)
+
+    def load_tensor(self, state: Float[Tensor, " n"]) -> None:
+        """Restore what `to_tensor` returned.
+
+        Raises:
+            InputError: As `load_state_dict`.
+        """
+        values = state.tolist()
+        names = [name for name in self.state_dict() if name != "edges"]
+        counts, edges = values[: len(names)], values[len(names) :]
+        if len(counts) < len(names) or not all(map(math.isfinite, counts)):
+            raise InputError(f"the state of a training grid begins with {len(names)} finite numbers")
+        self.load_state_dict({**dict(zip(names, counts, strict=True)), "edges": edges or None})
 
     def covers(self, t0: float, t_end: float) -> bool:
         """Whether the current grid starts at t0 and reaches t_end."""

@@ -21,6 +21,7 @@ from torch import nn
 from ltnode import files
 from ltnode.errors import CheckpointError, InputError
 from ltnode.models.averaging import Averages
+from ltnode.models.latent_time import TRAINING_GRID
 from ltnode.training import tensor_file
 from ltnode.typing import Tensor
 
@@ -183,12 +184,12 @@ def restore_optimizer(phase: str, optimizer: torch.optim.Optimizer, tensors: dic
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name.
+    """Return parameters and buffers by name, without the training grid, which checkpoints hold as JSON.
 
     Raises:
         CheckpointError: The state dict contains something that is not a tensor.
     """
-    state = model.state_dict()
+    state = {name: value for name, value in model.state_dict().items() if name.rpartition(".")[2] != TRAINING_GRID}
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise CheckpointError(f"{name} is a {type(value).__name__}, and only tensors can be saved: make it a buffer")

@@ -22,6 +22,7 @@ from torch import nn
 
 from ltnode.errors import CheckpointError, LTNodeError
 from ltnode.objective import LOGGED_PARTS
+from ltnode.training.checkpoint import model_tensors
 from ltnode.training.status import RunStatus, TrainingError
 from ltnode.typing import Tensor
 
@@ -98,7 +99,7 @@ class Workers:
     def same_start(self, model: nn.Module) -> None:
         """Copy the parameters and buffers of the first process to all others."""
         if self.world > 1:
-            for tensor in model.state_dict().values():
+            for tensor in model_tensors(model).values():
                 self._guard(partial(dist.broadcast, tensor, src=0))
 
     def _guard(self, exchange: Callable[[], object]) -> None:

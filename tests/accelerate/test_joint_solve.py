@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ltnode.accelerate import execution as execution_module
 from ltnode.accelerate import joint_solve
 from ltnode.accelerate.execution import FusedSolves
 from ltnode.accelerate.joint_fields import alike, one_by_one, vectorised
@@ -49,7 +50,7 @@ def both(model: Ensemble, x: Tensor, samples: int, monkeypatch: pytest.MonkeyPat
     with using(REFERENCE):
         alone = model.predict(x, samples)
     monkeypatch.setattr(joint_solve, "faster_together", lambda x: True)
-    monkeypatch.setattr("ltnode.accelerate.execution.faster_together", lambda x: True)
+    monkeypatch.setattr(execution_module, "faster_together", lambda x: True)
     monkeypatch.setattr(joint_solve, "joint_field", vectorised if at_once else one_by_one)
     with using(FusedSolves()):
         return alone, model.predict(x, samples)
