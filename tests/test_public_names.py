@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import ltnode
+from ltnode.cli.app import make_app
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "reference").glob("*.md"))
 REFERENCE = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -30,6 +32,12 @@ def test_every_public_name_is_described_once():
 def test_the_reference_names_nothing_else():
     mentioned = set(re.findall(r"\bltnode\.(\w+)", REFERENCE))
     assert mentioned <= set(ltnode.__all__)
+
+
+def test_the_reference_names_every_command():
+    page = next(page for page in PAGES if page.name == "command-line.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `ltnode ([\w-]+)` \|", page, flags=re.MULTILINE)
+    assert sorted(named) == sorted(get_command(make_app()).commands)
 
 
 def test_there_are_about_forty():

@@ -1,0 +1,74 @@
+"""The README is short, its sentences are short, and it reads well wherever it is shown: on a package index, too."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from urllib.parse import urlsplit
+
+import pytest
+from repository import ROOT, repository_file
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LINKS = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", README)
+TARGETS = [markdown or html for markdown, html in LINKS]
+
+
+def sentences(markdown: str) -> list[list[str]]:
+    """The words of every sentence of the prose: without blocks of code, tables, headings, pictures and remarks.
+
+    A colon does not end a sentence; an item of a list without a full stop is one.
+    """
+    text = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|!\[.*?\]\(.*?\)", "", markdown, flags=re.DOTALL)
+    text = re.sub(r"^(#|\||<).*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    parts = re.split(r"(?<=[.?!])[*)]*(?:\s+|$)|\n\s*\n|\n(?=- )", text.replace("P. K.", "P.K."))
+    return [words for part in parts if (words := re.findall(r"[^\s*`]*\w[^\s*`]*", part))]
+
+
+def test_sentences_are_told_apart():
+    text = "# No\n\nOne *two* three. Four\nfive (six)! See [the page](x.md), too:\n\n| no | no |\n\n- **Seven.** Eight\n- nine\n"
+    assert [len(words) for words in sentences(text)] == [3, 3, 4, 1, 1, 1]
+
+
+def test_it_is_short():
+    """At most 200 lines, and at most 20 words in a sentence on average."""
+    assert len(README.splitlines()) <= 200
+    lengths = [len(words) for words in sentences(README)]
+    assert len(lengths) >= 30
+    assert sum(lengths) / len(lengths) <= 20
+
+
+def test_links_and_images_are_absolute_and_lead_into_this_repository():
+    """A package index shows the README without the repository around it."""
+    repository = address()
+    outside = {"https://arxiv.org/abs/2112.12728"}
+    assert len(TARGETS) >= 20
+    for target in set(TARGETS) - outside:
+        place = re.fullmatch(rf"{re.escape(repository)}/(blob|raw)/main/([^#]+)(#.+)?", target)
+        assert place, f"{target} does not begin with {repository}"
+        assert repository_file(place[2])
+        if place[3]:
+            text = (ROOT / place[2]).read_text(encoding="utf-8")
+            titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+            assert place[3].removeprefix("#") in slugs
+
+
+def test_the_address_of_the_repository_is_the_same_everywhere():
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"].get("urls", {})
+    for name, url in urls.items():
+        if urlsplit(url).netloc == urlsplit(address()).netloc:
+            assert url.startswith(address()), f"{name} in pyproject.toml is {url}"
+
+
+def address() -> str:
+    """The address of the repository, as the site has it."""
+    found = re.search(r"^  repository: (\S+)$", repository_file("mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+@pytest.mark.parametrize("word", ["Anumasa", "Srijith", "Latent Time Neural Ordinary Differential Equations", "AAAI 2022"])
+def test_the_paper_is_named(word: str):
+    assert word in README
