@@ -19,12 +19,12 @@ from paper.reproduce.images.evaluation import Evaluation
 from paper.reproduce.images.grid import Cell
 from paper.reproduce.motivating import tasks as motivating
 from paper.reproduce.one_dimensional import selection
-from paper.reproduce.one_dimensional.experiment import VARIANTS, reproduce
+from paper.reproduce.one_dimensional.experiment import EVERY, reproduce
 
 
 def synthetic_variant(variant: str, seed: int, out: str, runs: str, iterations: int) -> None:
     """Train and measure one model on the one-dimensional data."""
-    reproduce(VARIANTS[variant], seed, Path(out), Path(runs), iterations)
+    reproduce(EVERY[variant], seed, Path(out), Path(runs), iterations)
 
 
 def synthetic_time(time: float, seed: int, out: str, runs: str, iterations: int) -> None:

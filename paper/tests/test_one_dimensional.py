@@ -53,6 +53,30 @@ def test_the_paper_s_networks_and_schedule() -> None:
     assert experiment.POINTS == 1500
 
 
+def test_rows_of_their_own_change_one_thing() -> None:
+    """Each row that tests a reason differs from the paper's row in what its title says, and in nothing else."""
+    paper = {name: experiment.VARIANTS[name] for name in ("lt-node", "node-gp")}
+    changes = {}
+    for name, variant in experiment.OTHERS.items():
+        other = paper[variant.model]
+        config = variant.config(0, experiment.ITERATIONS)
+        changes[name] = [text.partition(":")[0] for text in other.config(0, experiment.ITERATIONS).differences(config)]
+        same = [a.equal(b) for a, b in zip(variant.build(0).parameters(), other.build(0).parameters(), strict=False)]
+        assert all(same)
+    assert changes == {
+        "lt-node-known-noise": [],
+        "lt-node-kl-0.1": ["model_options"],
+        "lt-node-fast-posterior": ["role_lr"],
+        "node-gp-longer": ["epochs"],
+    }
+    known = experiment.OTHERS["lt-node-known-noise"].build(0)
+    assert float(known.likelihood.noise_std) == pytest.approx(0.1)
+    assert sum(p.numel() for p in known.parameters()) == sum(p.numel() for p in paper["lt-node"].build(0).parameters()) - 1
+    assert experiment.OTHERS["lt-node-kl-0.1"].build(0).objective.kl_weight == 0.1
+    assert experiment.chosen([]) == list(experiment.VARIANTS.values())
+    assert [variant.name for variant in experiment.chosen(["node-gp-longer"])] == ["node-gp-longer"]
+
+
 def interrupting(variant: experiment.Variant, after: int) -> experiment.Variant:
     """Make a copy of the variant whose training raises SIGINT after some steps."""
 

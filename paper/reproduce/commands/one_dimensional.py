@@ -17,7 +17,16 @@ from paper.reproduce.commands.options import RESUME, Out, Runs, Seeds, report_fa
 from paper.reproduce.elsewhere import run_parts
 from paper.reproduce.folder import CLONE
 from paper.reproduce.one_dimensional import figures, selection, table
-from paper.reproduce.one_dimensional.experiment import ITERATIONS, VARIANTS, Variant, chosen, reproduce, result_name
+from paper.reproduce.one_dimensional.experiment import (
+    EVERY,
+    ITERATIONS,
+    OTHERS,
+    VARIANTS,
+    Variant,
+    chosen,
+    reproduce,
+    result_name,
+)
 from paper.reproduce.pages.claims import VERDICT_HEADER, verdict_rows
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.records import read_results, shortened
@@ -31,7 +40,7 @@ def register(group: typer.Typer) -> None:
 
 def reproduce_synthetic(
     seeds: Seeds = "0",
-    models: Annotated[str, typer.Option(help=f"Only these, separated by commas: {', '.join(VARIANTS)}.")] = "",
+    models: Annotated[str, typer.Option(help=f"Only these, separated by commas: {', '.join(EVERY)}.")] = "",
     out: Out = Path("paper/results"),
     runs: Runs = Path("runs"),
     iterations: Annotated[int, typer.Option(help=f"Training steps; the paper makes {ITERATIONS}.", min=1)] = ITERATIONS,
@@ -57,6 +66,8 @@ def reproduce_synthetic(
     if train:
         _train(chosen_seeds, variants, select, out, runs, iterations)
     stems = [result_name(name, seed, iterations) for seed in chosen_seeds for name in VARIANTS]
+    others = (result_name(name, seed, iterations) for seed in chosen_seeds for name in OTHERS)
+    stems += [stem for stem in others if (out / f"{stem}.json").exists()]
     times = [selection.selection_name(time, seed, iterations) for seed in chosen_seeds for time in selection.TIMES]
     (results, missing), (selected, not_selected) = read_results(out, stems), read_results(out, times)
     if results:

@@ -16,7 +16,7 @@ from ltnode.cluster.executor import Executor, Task
 from paper.reproduce.edition.cells import SEEDS
 from paper.reproduce.motivating import tasks
 from paper.reproduce.one_dimensional import selection
-from paper.reproduce.one_dimensional.experiment import ITERATIONS, VARIANTS, result_name
+from paper.reproduce.one_dimensional.experiment import ITERATIONS, OTHERS, VARIANTS, result_name
 from paper.reproduce.records import read_results
 
 _SPARED_CORES = 3
@@ -49,7 +49,10 @@ class Part:
 
 
 def edition_parts(records: Path, seeds: Sequence[int] = SEEDS) -> list[Part]:
-    """The 1-D experiment, its model selection and the motivating tasks, those that are recorded as the longest first."""
+    """The 1-D experiment, its model selection and the motivating tasks, those that are recorded as the longest first.
+
+    The rows that test why the 1-D experiment differs have the first seed only, and come last.
+    """
     parts = []
     for seed in seeds:
         every = {"seed": seed, "iterations": ITERATIONS}
@@ -60,6 +63,8 @@ def edition_parts(records: Path, seeds: Sequence[int] = SEEDS) -> list[Part]:
             for model in tasks.MODELS:
                 named = {"task": task, "model": model, "seed": seed, "steps": tasks.STEPS}
                 parts.append(Part(f"motivating-{task}-{model}-seed{seed}", "motivating_task", named))
+    others = {"seed": seeds[0], "iterations": ITERATIONS}
+    parts += [Part(result_name(v, seeds[0], ITERATIONS), "synthetic_variant", {"variant": v, **others}) for v in OTHERS]
     return sorted(parts, key=lambda part: -_recorded_seconds(part, records))
 
 

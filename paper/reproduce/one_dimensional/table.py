@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ltnode.report.aggregate import Measured
-from paper.reproduce.one_dimensional.experiment import VARIANTS
+from paper.reproduce.one_dimensional.experiment import EVERY
 
 HEADER = ("model", "E in the gap", "E with noise", "fit RMSE", "with batch statistics", "learnt q(T)", "P(T > 3)", "parameters")
 WORDS = (0, 5)
@@ -19,7 +19,7 @@ NOTE = (
 
 def measurement_rows(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """One row per model that has results, averaged over its seeds."""
-    groups = [[r for r in results if r["variant"] == name] for name in VARIANTS]
+    groups = [[r for r in results if r["variant"] == name] for name in EVERY]
     return [_row(group) for group in groups if group]
 
 
