@@ -41,10 +41,10 @@ CASES: dict[str, Case] = {
 }
 
 
-def small_model(name: str, spec: ltnode.InputSpec) -> ltnode.Model:
+def small_model(name: str, spec: ltnode.InputSpec, tolerance: float = 1e-2) -> ltnode.Model:
     """A narrow network whose weights are large enough that its members disagree, with its own prediction grid."""
     # A loose tolerance on images: every step adds seconds to an export.
-    tolerance = 0.1 if spec.is_image else 1e-2
+    tolerance = 0.1 if spec.is_image else tolerance
     model = ltnode.build(name, spec, seed=0, width=4, solver={"rtol": tolerance, "atol": tolerance})
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
