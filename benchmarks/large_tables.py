@@ -70,13 +70,14 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=50, help="with the target")
     parser.add_argument("--json", type=Path, help="where the record goes")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ltnode-tables-") as name:
-        tables = [measured(rows, options.columns, Path(name)) for rows in options.rows]
-    threads = os.environ.get("OMP_NUM_THREADS")
-    text = json.dumps({"tables": tables, "threads": threads, "machine": platform.machine(), **source_state()}, indent=2)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    record: dict[str, Any] = {"threads": os.environ.get("OMP_NUM_THREADS"), "machine": platform.machine(), **source_state()}
+    record["tables"] = []
+    with tempfile.TemporaryDirectory(prefix="ltnode-tables-") as folder:
+        for rows in options.rows:
+            record["tables"].append(measured(rows, options.columns, Path(folder)))
+            print(record["tables"][-1], flush=True)
+            if options.json is not None:
+                options.json.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
