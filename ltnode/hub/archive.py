@@ -12,31 +12,37 @@ from ltnode.errors import CheckpointError, DataError
 from ltnode.hub.index import MAX_ARCHIVE_BYTES
 
 NEEDED = ("config.json", "model.safetensors")
-FILES = (*NEEDED, "README.md", "calibration.json", "metrics.jsonl", "operating_point.json", "results.json")
+FILES = (*NEEDED, "README.md", "calibration.json", "estimator.json", "metrics.jsonl", "operating_point.json", "results.json")
 """The files of a run folder that an archive may hold, and no others."""
 _UNREADABLE = (zipfile.BadZipFile, struct.error, OSError, EOFError, ValueError, RuntimeError, OverflowError, IndexError)
 """What zipfile raises for damaged files; NotImplementedError is a RuntimeError."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
+def folder_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a run folder that belong into an archive, in the order of their names.
+
+    Raises:
+        CheckpointError: A file that is needed is missing, or one is too large.
+    """
+    for name in NEEDED:
+        if not (folder / name).exists():
+            raise CheckpointError(f"{folder / name} is missing: {folder} is not the folder of a finished run")
+    return {name: files.read_bytes(folder / name, MAX_ARCHIVE_BYTES) for name in sorted(FILES) if (folder / name).exists()}
+
+
 def pack(folder: Path) -> bytes:
     """Pack a run folder: the same bytes for the same files.
 
     Raises:
-        CheckpointError: A file that is needed is missing, or the files are too large.
+        CheckpointError: As `folder_files`.
     """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for name in sorted(FILES):
-            path = folder / name
-            if path.exists() or name in NEEDED:
-                try:
-                    data = files.read_bytes(path, MAX_ARCHIVE_BYTES)
-                except FileNotFoundError as error:
-                    raise CheckpointError(f"{path} is missing: {folder} is not the folder of a finished run") from error
-                entry = zipfile.ZipInfo(name, _TIME)
-                entry.create_system, entry.external_attr = 3, 0o644 << 16
-                archive.writestr(entry, data)
+        for name, data in folder_files(folder).items():
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.create_system, entry.external_attr = 3, 0o644 << 16
+            archive.writestr(entry, data)
     return content.getvalue()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ltnode import files
 from ltnode.errors import CheckpointError, DataError
-from ltnode.training.run_config import check_format, read_run_config
+from ltnode.training.run_config import KINDS, check_format, read_run_config
 
 INDEX = "index.json"
 MAX_INDEX_BYTES = 4 << 20
@@ -83,7 +83,7 @@ def describe(folder: Path, archive: bytes | None = None) -> Entry:
     Raises:
         CheckpointError: The folder is no run folder.
     """
-    config = read_run_config(folder)
+    config = read_run_config(folder, kinds=KINDS)
     try:
         spec, data = config["model"], config.get("data") or {}
         if spec is None:

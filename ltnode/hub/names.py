@@ -5,43 +5,55 @@ from __future__ import annotations
 import difflib
 import hashlib
 import shutil
-import tempfile
 from pathlib import Path
+from typing import Any
 
 from ltnode import files
 from ltnode.errors import CheckpointError, DataError, InputError
 from ltnode.hub.archive import pack, unpack
+from ltnode.hub.cache import cached, install
+from ltnode.hub.huggingface import REPOSITORY, fetch_repository, repository_of
 from ltnode.hub.index import INDEX, NAME, Entry, Index, describe, index_bytes
 from ltnode.hub.places import Place, configured_place
+from ltnode.saving import load
 from ltnode.trained import TrainedModel
-from ltnode.training.run_config import CONFIG
+from ltnode.training.run_config import CONFIG, kind_of_folder
 
 
-def from_pretrained(name: str | Path, device: str = "cpu") -> TrainedModel:
+def from_pretrained(name: str | Path, device: str = "cpu") -> Any:
     """Open a trained model by its name; it is fetched at the first use, and from then on no network is needed.
 
     Models come from the folder or address in the environment variable LTNODE_MODELS; by default from the release that the
     installed package belongs to. They are verified by checksums and cached in LTNODE_CACHE, by default in the user's cache.
 
     Args:
-        name: Name of a model, as `ltnode models` lists them, or a run folder.
+        name: Name of a model, as `ltnode models` lists them; a repository OWNER/NAME of the Hugging Face Hub (extra ``hub``),
+            also written as "hf://OWNER/NAME@REVISION"; or a run folder.
         device: "auto", "cpu", "cuda" or "cuda:N".
+
+    Returns:
+        A `TrainedModel`; for the folder or repository of a saved estimator, the estimator.
 
     Raises:
         InputError: There is no model of this name.
         DataError: It cannot be fetched, or what arrives is not what was published.
         CheckpointError: The run folder is damaged or hostile.
     """
-    return TrainedModel.open(locate(name), device)
+    text = str(name)
+    is_repository = REPOSITORY.fullmatch(text) and not Path(text).exists()
+    folder = locate(f"hf://{text}" if is_repository else name)
+    return load(folder, device=device) if kind_of_folder(folder) == "estimator" else TrainedModel.open(folder, device)
 
 
 def locate(run: str | Path) -> Path:
-    """Find a run folder: a path that exists is returned as it is, and the name of a model becomes the folder of the model.
+    """Find a run folder: a path that exists is returned as it is; a name, or "hf://OWNER/NAME", becomes the folder of the model.
 
     Raises:
         InputError: It is neither.
         DataError: The model cannot be fetched.
     """
+    if (address := repository_of(str(run))) is not None:
+        return fetch_repository(*address)
     if Path(run).exists() or not NAME.fullmatch(str(run)):
         return Path(run)
     try:
@@ -66,7 +78,7 @@ def fetch_model(name: str) -> Path:
         suggestion = f"Did you mean {near[0]!r}? " if near else ""
         raise InputError(f"{place.address} has no model {name!r}. {suggestion}All names: ltnode models")
     entry = models[name]
-    folder = _cached(name, entry)
+    folder = cached(entry.sha256, name)
     if not (folder / CONFIG).is_file():
         _fetch(place, name, entry, folder)
     return folder
@@ -77,14 +89,9 @@ def list_models() -> tuple[Place, dict[str, tuple[Entry, Path | None]]]:
     place = configured_place()
     found = {}
     for name, entry in sorted(place.index().items()):
-        folder = place.folder(name) or _cached(name, entry)
+        folder = place.folder(name) or cached(entry.sha256, name)
         found[name] = (entry, folder if (folder / CONFIG).is_file() else None)
     return place, found
-
-
-def is_cached(folder: Path) -> bool:
-    """Whether a folder is that of a fetched model, which others use, too."""
-    return folder.resolve().is_relative_to(_cache().resolve())
 
 
 def pack_models(zoo: Path, out: Path | None = None) -> Index:
@@ -120,15 +127,6 @@ def _archive_name(name: str) -> str:
     return f"{name}.zip"
 
 
-def _cache() -> Path:
-    return files.cache_folder() / "models"
-
-
-def _cached(name: str, entry: Entry) -> Path:
-    """Where a model is cached: models of one name but another content have folders of their own."""
-    return _cache() / entry.sha256[:16] / name
-
-
 def _fetch(place: Place, name: str, entry: Entry, folder: Path) -> None:
     """Fetch and verify an archive, and unpack it into the cache, where it appears as a whole or not at all."""
     file = _archive_name(name)
@@ -138,15 +136,7 @@ def _fetch(place: Place, name: str, entry: Entry, folder: Path) -> None:
             f"{file} of {place.address} is not the published file: its {len(content):,} bytes do not have the SHA-256 "
             f"{entry.sha256}. Fetch it again, and if that does not help, tell those who publish it"
         )
-    unpacked = unpack(content, f"{file} of {place.address}")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=_cache()) as scratch:
-            files.write_folder(Path(scratch) / name, unpacked)
-            (Path(scratch) / name).rename(folder)
-    except (OSError, CheckpointError) as error:
-        if not (folder / CONFIG).is_file():  # otherwise another process was faster
-            raise DataError(f"could not write {folder} ({error}); choose another cache folder with LTNODE_CACHE") from error
+    install(folder, unpack(content, f"{file} of {place.address}"))
 
 
 def copy_model(name: str, out: Path) -> Path:

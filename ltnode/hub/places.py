@@ -16,6 +16,7 @@ from urllib.parse import urljoin
 from ltnode import files
 from ltnode.download import Download, is_web_address, reporter
 from ltnode.errors import CheckpointError, DataError, InputError
+from ltnode.hub.cache import recall, remember
 from ltnode.hub.index import INDEX, MAX_INDEX_BYTES, Index, describe, read_index
 from ltnode.training.run_config import CONFIG
 
@@ -67,8 +68,10 @@ class Web:
 
     def index(self, wanted: str | None = None) -> Index:
         """The models; of an earlier download if that has the one that is ``wanted``, or if there is no network."""
-        kept = files.cache_folder() / "indexes" / f"{hashlib.sha256(self.address.encode()).hexdigest()[:16]}.json"
-        earlier = _earlier_index(kept)
+        kept = f"indexes/{hashlib.sha256(self.address.encode()).hexdigest()[:16]}.json"
+        earlier: Index = {}
+        with contextlib.suppress(DataError):
+            earlier = read_index(recall(kept, MAX_INDEX_BYTES), kept)
         if wanted is not None and wanted in earlier:
             return earlier
         try:
@@ -79,9 +82,7 @@ class Web:
             _LOG.warning("%s. The list of an earlier download is used", error)
             return earlier
         found = read_index(content, urljoin(self.address, INDEX))
-        with contextlib.suppress(OSError, CheckpointError):  # it can be downloaded again
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            files.write_bytes(kept, content)
+        remember(kept, content)
         return found
 
     def folder(self, name: str) -> Path | None:
@@ -146,11 +147,3 @@ def _release_address() -> str | None:
         return None
     named = dict(line.split(", ", 1) for line in urls if ", " in line)
     return named.get("Models")
-
-
-def _earlier_index(kept: Path) -> Index:
-    """The index of an earlier download; empty if there is none that can be read."""
-    try:
-        return read_index(files.read_bytes(kept, MAX_INDEX_BYTES), str(kept))
-    except (FileNotFoundError, CheckpointError, DataError):
-        return {}

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from ltnode import hub
 from ltnode.cli import console
+from ltnode.cli.run_folder import RunFolder
 
 Name = Annotated[str, typer.Argument(help="Name of a model, as `ltnode models` lists it.")]
 
@@ -28,6 +29,7 @@ def register(app: typer.Typer) -> None:
     group.command("list", epilog=console.example("ltnode models list"))(show)
     group.command("fetch", epilog=console.example("ltnode models fetch lt-node-cifar10 --out runs/cifar10"))(fetch)
     group.command("pack", epilog=console.example("ltnode models pack runs --out models"))(pack)
+    group.command("push", epilog=console.example("ltnode models push runs/cifar10 me/cifar10 --license mit"))(push)
     examples = console.example("ltnode models", "ltnode models fetch lt-node-mnist")
     app.add_typer(group, name="models", help="List trained models by name, fetch them, or pack your own.", epilog=examples)
 
@@ -68,3 +70,16 @@ def pack(
     """Pack run folders, so that others can use them by name: publish the folder, and set LTNODE_MODELS to its address."""
     models = hub.pack_models(folder, out)
     console.say(f"{len(models)} models and their index are in {out}. To use them: LTNODE_MODELS={out.resolve()} ltnode models")
+
+
+def push(
+    run: RunFolder,
+    repository: Annotated[str, typer.Argument(help="Repository of the Hugging Face Hub.", metavar="OWNER/NAME")],
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    license: Annotated[str | None, typer.Option(help="Licence that the model card states, such as mit.")] = None,
+) -> None:
+    """Publish a run with a model card on the Hugging Face Hub; log in first with hf auth login, or set HF_TOKEN.
+
+    Others open it with ltnode.from_pretrained("OWNER/NAME"), and in commands as hf://OWNER/NAME.
+    """
+    console.say(f"Published: {hub.push_to_hub(hub.locate(run), repository, private=private, license=license)}")
