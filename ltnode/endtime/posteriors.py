@@ -20,8 +20,9 @@ from ltnode.endtime.distributions import (
 from ltnode.errors import InputError
 from ltnode.typing import Float, Tensor
 
-# Range of raw shapes and rates; at 0 the density is undefined and its gradient is NaN.
-_SMALLEST, _LARGEST = 1e-2, 100.0
+PARAMETER_RANGE = (1e-2, 100.0)
+"""Range of raw shapes and rates; at 0 the density is undefined and its gradient is NaN."""
+_SMALLEST, _LARGEST = PARAMETER_RANGE
 # Inference networks: exactly exp(output) for outputs in (-6, 8), then a smooth limit of 1e-3 and 1e4.
 _LOG_CORE = (-6.0, 8.0)
 _LOG_LIMITS = (math.log(1e-3), math.log(1e4))

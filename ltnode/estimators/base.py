@@ -40,7 +40,8 @@ END_TIMES: Mapping[str, str] = {
 }
 """Values of ``end_time``, and the models of `ltnode.build` that they stand for."""
 
-# float64 as in scikit-learn; at these sizes overhead dominates, so that a step takes about as long as in float32.
+# Predictions are computed in float64, as in scikit-learn, so that those of a row agree whatever the other rows are. Training is
+# in float32 where `ltnode.accelerate.stacked` supports the network.
 _DTYPE = torch.float64
 _CHUNK = 4096
 _STEPS_PER_EPOCH = 8
@@ -108,9 +109,9 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             warm_start: Start another ``fit`` from the weights and the standardisation of the last one.
             samples: Number of end-times per prediction: the members that it averages, all from one solve.
             device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``. Small tables are faster on the CPU.
-            n_threads: Number of CPU threads of torch while the estimator computes, after which the setting of the process is
-                restored. ``"auto"``: one if the width is at most 128, because small networks gain nothing from more, and lose
-                much on a busy machine or with ``n_jobs``; otherwise the setting of the process.
+            n_threads: Number of CPU threads of torch and numpy while the estimator computes, after which the setting of the
+                process is restored. ``"auto"``: one if the width is at most 128, because small networks gain nothing from more,
+                and lose much on a busy machine or with ``n_jobs``; otherwise the setting of the process.
             random_state: Seed of initial weights, held-out rows, order of the rows and training times. An int gives the same
                 numbers in every run. Global generators are never changed, except that None draws one seed from NumPy's.
             verbose: Log every ``verbose`` epochs to the logger ``ltnode`` at level INFO; 0 is silent.
@@ -280,7 +281,6 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             weight_decay=float(self.weight_decay),
             schedule="cosine",
             device=self.device,
-            accelerate="off",
         )
 
     def _report(self, course: Course) -> None:

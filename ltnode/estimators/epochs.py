@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,11 +12,10 @@ import torch
 from ltnode.data import Dataset, Split
 from ltnode.device import choose_device
 from ltnode.estimators.held_out import Judgement, judge, soften_
+from ltnode.estimators.steps import table_steps
 from ltnode.models import LatentTimeODE
-from ltnode.models.step import Batch
 from ltnode.training.batches import TrainingData
 from ltnode.training.config import TrainConfig
-from ltnode.training.step import make_optimizers, make_step, set_learning_rates
 from ltnode.typing import Tensor
 
 _FINISHING = 2048
@@ -63,20 +62,15 @@ class TableTraining:
         self.model, self.config, self.epoch, self.device = model.to(device), config, first_epoch, device
         model.forget_familiarity()  # that of an earlier training belongs to other weights
         self.data = TrainingData.of(dataset, model, config, device)
-        self.optimizers = make_optimizers(model, config)
         self.weights = None if weights is None else weights.to(device)
-        self._step = make_step(model, self.optimizers, config, len(table))
+        self._steps = table_steps(model, self.data, self.weights)
 
     def run_epoch(self) -> float:
         """Train one pass over the table, and return the mean loss."""
-        self.model.train()
-        losses = [self._step(batch)["loss"] * len(batch.indices) for batch in self._batches()]
+        order = self.data.epoch_order(self.epoch).to(self.device)
+        loss = self._steps.epoch(order, self.epoch * self.data.steps_per_epoch)
         self.epoch += 1
-        return float(sum(losses)) / len(self.data.train)
-
-    def _batches(self) -> Iterator[Batch]:
-        for batch in self.data.batches(self.epoch):
-            yield batch if self.weights is None else replace(batch, weights=self.weights[batch.indices])
+        return loss
 
     def run(
         self,
@@ -105,7 +99,7 @@ class TableTraining:
         best, waited = -math.inf, 0
         kept: tuple[Judgement, dict[str, Tensor]] | None = None
         for epoch in range(self.config.epochs):
-            set_learning_rates(self.optimizers, self.config.lr_factor(epoch))
+            self._steps.set_rate(self.config.lr_factor(epoch))
             course.losses.append(self.run_epoch())
             value = -course.losses[-1]
             if held_out is not None:
@@ -159,10 +153,9 @@ class TableTraining:
             self.model.calibrate_familiarity(calibration.to(self.device).x)
 
     def optimizer_state(self) -> dict[str, Any]:
-        """State of the optimisers, to continue in a later call."""
-        return {phase: optimizer.state_dict() for phase, optimizer in self.optimizers.items()}
+        """State of the optimiser, to continue in a later call."""
+        return self._steps.state()
 
     def load_optimizer_state(self, state: dict[str, Any]) -> None:
         """Continue with a state that `optimizer_state` returned."""
-        for phase, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state[phase])
+        self._steps.load_state(state)

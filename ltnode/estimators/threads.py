@@ -1,4 +1,4 @@
-"""The number of threads of torch while an estimator computes.
+"""The number of threads of torch, and of the matrix products of numpy, while an estimator computes.
 
 A small network gains nothing from several threads, and on a machine whose cores are busy, for example with the ``n_jobs`` of a
 grid search, waiting for them makes a fit many times slower.
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from ltnode.checks import checked_count
 from ltnode.errors import InputError
@@ -24,6 +25,7 @@ class _Setting:
 
     def __init__(self) -> None:
         self.lock, self.users, self.before = threading.Lock(), 0, 1
+        self.products: threadpool_limits | None = None
 
 
 _SETTING = _Setting()
@@ -54,6 +56,7 @@ def using_threads(count: int | None) -> Iterator[None]:
     with _SETTING.lock:
         if _SETTING.users == 0:
             _SETTING.before = torch.get_num_threads()
+            _SETTING.products = threadpool_limits(count, user_api="blas")
         _SETTING.users += 1
     try:
         torch.set_num_threads(count)
@@ -62,3 +65,5 @@ def using_threads(count: int | None) -> Iterator[None]:
         with _SETTING.lock:
             _SETTING.users -= 1
             torch.set_num_threads(_SETTING.before)
+            if _SETTING.users == 0 and _SETTING.products is not None:
+                _SETTING.products.restore_original_limits()
