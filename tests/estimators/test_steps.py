@@ -1,9 +1,12 @@
-"""The steps of the estimators' trainings: stacked steps give what eager steps give, and their record is shown as it is."""
+"""The steps of the estimators' trainings give what eager steps give, and their record is shown as it is."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from repository import load_script
 
 import ltnode
 from ltnode.data import Dataset, Split
@@ -54,3 +57,14 @@ def test_a_training_that_diverges_says_so():
     trained._steps._y[:] = float("inf")  # type: ignore[attr-defined]
     with pytest.raises(TrainingError, match="step 0"):
         trained.run_epoch()
+
+
+def test_the_page_shows_the_record_and_steps_cost_at_most_five_of_an_mlp():
+    """Rendering the record into the page leaves the page unchanged; every recorded ratio of medians is at most 5."""
+    script = load_script("benchmarks/table_steps.py")
+    record = json.loads(script.RECORD.read_text(encoding="utf-8"))
+    page = script.PAGE.read_text(encoding="utf-8")
+    assert script.render(record, page) == page and page.count(script.BEGIN) == 1
+    assert {"ltnode", "git_commit", "scikit_learn", "torch", "device"} <= set(record["provenance"])
+    assert len(record["steps"]) == len(script.TASKS) * len(script.ROWS)
+    assert all(0 < row["ratio"] <= 5 < row["reference_ratio"] for row in record["steps"])
