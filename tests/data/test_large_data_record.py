@@ -46,9 +46,8 @@ def test_tables_have_all_kinds_of_columns(scripts):
     assert pandas.to_datetime(frame["date_1"]).notna().all() and set(frame["boolean_2"]) == {"yes", "no"}
 
 
-@pytest.fixture
-def page() -> str:
-    return repository_file("docs/own-data.md").read_text(encoding="utf-8")
+def page(name: str) -> str:
+    return repository_file(f"docs/{name}.md").read_text(encoding="utf-8")
 
 
 def line(what: str, command: str, cost: dict[str, Any]) -> str:
@@ -60,27 +59,27 @@ def recorded(name: str) -> dict[str, Any]:
     return content
 
 
-def test_the_page_shows_the_record_of_tables(page):
+def test_the_page_shows_the_record_of_tables():
     tables = recorded("large_tables")["tables"]
     assert [(table["rows"], table["columns"]) for table in tables] == [(10_000, 50), (100_000, 50)]
     for table in tables:
         for command in ("train", "predict a file", "predict in blocks"):
-            assert line(f"{table['rows']:,} rows x {table['columns']} columns", command, table[command]) in page
+            assert line(f"{table['rows']:,} rows x {table['columns']} columns", command, table[command]) in page("own-tables")
             assert table[command]["progress_bar"]
 
 
-def test_memory_for_rows_is_bounded(page):
+def test_memory_for_rows_is_bounded():
     """Ten times the rows need at most three times the memory in training, and at most twice in blocks of 50,000 rows."""
     small, large = recorded("large_tables")["tables"]
     assert large["train"]["peak_mib"] <= 3 * small["train"]["peak_mib"]
     assert large["predict in blocks"]["peak_mib"] <= 2 * small["predict in blocks"]["peak_mib"]
 
 
-def test_the_page_shows_the_record_of_photos(page):
+def test_the_page_shows_the_record_of_photos():
     """The images never are in memory as a whole: no process has as much as their pixels in bytes alone."""
     record = recorded("photo_folder")
     assert (record["images"], record["size"]) == (20_000, 224)
     for command in ("train one epoch", "predict the test images", "predict all images in blocks"):
-        assert line("20,000 photos of 224 pixels", command, record[command]) in page
+        assert line("20,000 photos of 224 pixels", command, record[command]) in page("own-images")
         assert record[command]["peak_mib"] < record["pixels_mib"] and record[command]["progress_bar"]
     assert np.isclose(record["pixels_mib"], 20_000 * 3 * 224**2 / 2**20, atol=1)
