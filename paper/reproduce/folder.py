@@ -37,6 +37,11 @@ class PaperFolder:
         return self.path / "remarks.toml"
 
     @property
+    def causes(self) -> Path:
+        """TOML file with the hypotheses on why numbers differ."""
+        return self.path / "causes.toml"
+
+    @property
     def repository(self) -> Path:
         """Folder of the repository, whose README and documentation hold generated tables of results."""
         return self.path.parent

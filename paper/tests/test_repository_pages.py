@@ -18,6 +18,7 @@ from paper.reproduce.images.grid import Cell, load_grid, select
 from paper.reproduce.images.results import ImageResult, read_results
 from paper.reproduce.images.zoo import DefaultEntry, read_zoo
 from paper.reproduce.one_dimensional import experiment
+from paper.reproduce.pages.causes import read_compared
 from paper.reproduce.pages.claims import claims_page
 from paper.reproduce.pages.readme import RESULT_PAGES, read_promises, with_results
 from paper.reproduce.pages.remarks import Remarks
@@ -64,7 +65,7 @@ def test_the_pages_have_the_results_of_the_record(page: str, claims: list[Judged
 
 def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResult], claims: list[JudgedClaim]) -> None:
     assert tables_page(results, PAPER.published()) == (PAPER.path / "tables.md").read_text(encoding="utf-8"), REBUILD
-    page = claims_page(claims, Remarks.read(PAPER.remarks), PAPER.figure_names())
+    page = claims_page(claims, Remarks.read(PAPER.remarks), PAPER.figure_names(), read_compared(PAPER, results))
     assert page == (PAPER.path / "README.md").read_text(encoding="utf-8"), REBUILD
 
 

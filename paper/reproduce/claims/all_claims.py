@@ -47,7 +47,7 @@ def all_claims(images: Sequence[ImageResult], folder: Path, published: PaperValu
         *selection_claims(numbers),
         *cost_claims(numbers),
         *precision_claims(numbers),
-        *one_dimensional_claims(_one_dimensional(folder), published),
+        *one_dimensional_claims(one_dimensional_results(folder), published),
         *motivating_claims([result for result in _read(folder, "motivating-*.json") if result.get("steps") == STEPS]),
     ]
     return with_significance(claims)
@@ -58,7 +58,8 @@ def outcome_counts(judged: Iterable[JudgedClaim]) -> Counter[Outcome]:
     return Counter(Outcome(entry.verdict.outcome) for entry in judged if entry.claim.paper is not None)
 
 
-def _one_dimensional(folder: Path) -> OneDimensionalResults:
+def one_dimensional_results(folder: Path) -> OneDimensionalResults:
+    """The recorded results of the 1-D experiment; shortened runs do not count."""
     return OneDimensionalResults(
         [result for result in _read(folder, "synthetic-*.json") if has_full_length(result)],
         [result for result in _read(folder, "selection-*.json") if result.get("iterations") == ITERATIONS],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ltnode.report.naming import data_title, model_title
 from paper.reproduce.claims.claim import Best, Claim, NotBest, Section
 from paper.reproduce.claims.evidence import Evidence
 from paper.reproduce.claims.judge import judged
-from paper.reproduce.claims.numbers import BASELINES, DATA, FOREIGN, MODELS, PROPOSED, ImageNumbers, command
+from paper.reproduce.claims.numbers import BASELINES, DATA, FOREIGN, MODELS, PROPOSED, ImageNumbers, Read, command
 from paper.reproduce.claims.verdict import JudgedClaim
 
 HIGH_CONFIDENCE = 0.9
@@ -63,12 +63,18 @@ def confidence_claims(numbers: ImageNumbers) -> Iterator[JudgedClaim]:
                 yield judged(claim, numbers.of_models(read, data, models, digits))
 
 
-def attack_claims(numbers: ImageNumbers) -> Iterator[JudgedClaim]:
-    """Error under FGSM. The paper makes an exception for SVHN, where the proposed models do not win."""
-    read = numbers.mean_along("fgsm", "error", "epsilon", units="normalised")
+def attack_claims(numbers: ImageNumbers, read: Read | None = None, baselines: Sequence[str] = BASELINES) -> Iterator[JudgedClaim]:
+    """Error under FGSM. The paper makes an exception for SVHN, where the proposed models do not win.
+
+    Args:
+        numbers: Our numbers.
+        read: What is compared; by default the mean over strengths in units of the normalised input.
+        baselines: The models that the proposed ones are compared with.
+    """
+    read = read or numbers.mean_along("fgsm", "error", "epsilon", units="normalised")
     for data in DATA:
         for model in PROPOSED:
-            name, models = model_title(model), (model, *BASELINES)
+            name, models = model_title(model), (model, *baselines)
             lowest = Best(name, higher=False)
             exception = data == "svhn"
             what = "does not have the lowest error" if exception else "has a lower error than every baseline"

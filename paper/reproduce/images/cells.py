@@ -102,7 +102,7 @@ def reproduce(cell: Cell, places: Places, evaluation: Evaluation | None = None, 
             is_recorded(old, name, cell, evaluation) for name in evaluation.protocols or paper_protocols()
         ):
             return old
-    data = load_data(cell.data)
+    data = cell.changed(load_data(cell.data))
     run = trained(cell, places, data, device)
     return None if evaluation is None else record(cell, run, data, places.result(cell), places.run(cell) / EVALUATION, evaluation)
 
@@ -135,7 +135,8 @@ def train_together(cells: Sequence[Cell], places: Places, count: int, device: st
         for cell in left:
             config = cell.config if device is None else cell.config.replace(device=device)
             if config.precision == precision:
-                jobs.append(Job(cell.build(sets[cell.data]), sets[cell.data], config, places.run(cell)))
+                data = cell.changed(sets[cell.data])
+                jobs.append(Job(cell.build(data), data, config, places.run(cell)))
         fit_together(jobs, resume=True, at_once=count)
 
 

@@ -144,6 +144,7 @@ def _description(cell: Cell, run: Run, data: Dataset, weights: str, old: ImageRe
         "variant": cell.variant or None,
         "seed": cell.seed,
         **({"trial": list(cell.trial)} if cell.trial else {}),
+        **({"images": dict(cell.images)} if cell.images else {}),
         "epochs": config.epochs,
         "precision": config.precision,
         "kl_weight": effective_kl_weight(run.model, data.n_train),

@@ -1,7 +1,8 @@
 """The grid of the image experiments: one TOML file per data set and model, which is checked when it is read.
 
 A file has the keys ``data`` and ``model``, a table ``[train]`` with changes of the training preset for all its runs, and tables
-``[[runs]]`` with ``preset``, ``seeds`` and, for runs with further changes, the name ``variant`` and the changes ``train``.
+``[[runs]]`` with ``preset``, ``seeds`` and, for runs with further changes, the name ``variant`` and the changes: ``train`` of the
+configuration, ``images`` of the data (``augment = "none"``, ``normalise = "unit"`` for pixels from 0 to 1).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ltnode.data import Dataset, Normalisation
 from ltnode.errors import ConfigError, InputError, unknown_name
 from ltnode.models import MODELS, PRESETS, InputSpec, Model, build, input_spec
 from ltnode.report.naming import Variant, data_title
@@ -24,7 +26,9 @@ STANDARD = "standard"
 """Name of the variant without changes of the preset."""
 _MODELS = ("node", "uni-node", "lt-node", "alt-node", "sde-net", "node-gp")
 _LATER = {"sde-net": 1, "node-gp": 2}
-_FILE_KEYS, _RUN_KEYS = ("data", "model", "train", "runs"), ("preset", "variant", "seeds", "train")
+_FILE_KEYS, _RUN_KEYS = ("data", "model", "train", "runs"), ("preset", "variant", "seeds", "train", "images")
+_IMAGES = {"augment": "none", "normalise": "unit"}
+"""Changes of the data that a run can have."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Cell:
         seed: Seed of the weights, the order of the data and the end-times.
         train: Changes of the training preset.
         trial: Settings of a quick trial, whose results never count.
+        images: Changes of the data, as in the grid.
     """
 
     data: str
@@ -48,6 +53,7 @@ class Cell:
     seed: int
     train: Mapping[str, Any] = field(default_factory=dict, hash=False)
     trial: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def name(self) -> str:
@@ -74,6 +80,15 @@ class Cell:
         options = self.config.model_options
         spec: InputSpec = input_spec(self.data if data is None else data)
         return build(self.model, spec, self.preset, seed=self.seed, **options)  # type: ignore[arg-type]
+
+    def changed(self, data: Dataset) -> Dataset:
+        """The data set with the changes of the cell."""
+        if "augment" in self.images:
+            data = replace(data, augment=None)
+        if "normalise" in self.images:
+            channels = data.input_shape[0]
+            data = replace(data, normalise=Normalisation((0.0,) * channels, (1.0,) * channels))
+        return data
 
     @property
     def command(self) -> str:
@@ -187,12 +202,14 @@ def _cells(file: Path, data: str, model: str, common: Any, run: Mapping[str, Any
         raise ConfigError(f"{file}: variant must consist of {rule}, not {variant!r}")
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
         raise ConfigError(f"{file}: seeds must be a list of whole numbers >= 0, not {seeds!r}")
-    changes = run.get("train", {})
-    if bool(variant) != bool(changes):
-        raise ConfigError(f"{file}: a run with changes (train) needs a variant as its name, and a variant needs changes")
+    changes, images = run.get("train", {}), run.get("images", {})
+    if bool(variant) != bool(changes or images):
+        raise ConfigError(f"{file}: a run with changes (train, images) needs a variant as its name, and a variant needs changes")
     if not isinstance(common, dict) or not isinstance(changes, dict):
         raise ConfigError(f"{file}: train must be a table of training settings")
-    cells = [Cell(data, model, preset, variant, seed, {**common, **changes}) for seed in seeds]
+    if not isinstance(images, dict) or not images.items() <= _IMAGES.items():
+        raise ConfigError(f"{file}: images may hold {_IMAGES}, not {images!r}")
+    cells = [Cell(data, model, preset, variant, seed, {**common, **changes}, images=images) for seed in seeds]
     try:
         for cell in cells:
             cell.config  # noqa: B018 - checks all its values

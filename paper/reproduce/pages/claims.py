@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ltnode.report.table import markdown_table
+from paper.reproduce.causes.outcome import Compared
 from paper.reproduce.claims.all_claims import outcome_counts
 from paper.reproduce.claims.claim import Section
 from paper.reproduce.claims.verdict import Finding, JudgedClaim, Outcome, Verdict
+from paper.reproduce.pages.causes import causes_section
 from paper.reproduce.pages.remarks import Remarks
 
 VERDICT_HEADER = ("claim", "paper", "ours", "seeds", "verdict", "test", "why")
@@ -40,15 +42,18 @@ section, and the level is 5 %. Numbers with one seed have no test.
 """
 
 
-def claims_page(judged: Sequence[JudgedClaim], remarks: Remarks, figures: Sequence[str] = ()) -> str:
+def claims_page(
+    judged: Sequence[JudgedClaim], remarks: Remarks, figures: Sequence[str] = (), causes: Sequence[Compared] = ()
+) -> str:
     """The page in Markdown.
 
     Args:
         judged: All claims.
         remarks: Remarks by claim.
         figures: Files to show, relative to the page.
+        causes: Hypotheses on why numbers differ.
     """
-    parts = [_INTRODUCTION, _summary(judged), _rule_and_test(judged)]
+    parts = [_INTRODUCTION, _summary(judged), _rule_and_test(judged), *([causes_section(causes)] if causes else [])]
     for section in _sections(judged):
         entries = [entry for entry in judged if entry.claim.section is section]
         rows = [[*row, f"`{entry.claim.command}`"] for row, entry in zip(verdict_rows(entries, remarks), entries, strict=True)]

@@ -10,6 +10,7 @@ from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.grid import Cell
 from paper.reproduce.images.results import ImageResult
 from paper.reproduce.images.zoo import read_zoo
+from paper.reproduce.pages.causes import read_compared
 from paper.reproduce.pages.claims import claims_page
 from paper.reproduce.pages.figures import draw
 from paper.reproduce.pages.readme import BEGIN, RESULT_PAGES, read_promises, with_results
@@ -27,7 +28,10 @@ def write_paper_pages(
     made = [_write(paper.path / "tables.md", tables_page(results, paper.published()))]
     if figures:
         made += draw(results, paper.path / "figures")
-    return [*made, _write(paper.path / "README.md", claims_page(judged, remarks, paper.figure_names()))]
+    return [
+        *made,
+        _write(paper.path / "README.md", claims_page(judged, remarks, paper.figure_names(), read_compared(paper, results))),
+    ]
 
 
 def write_results(paper: PaperFolder, judged: Sequence[JudgedClaim]) -> list[Path]:

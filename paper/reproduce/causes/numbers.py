@@ -1,0 +1,96 @@
+"""The numbers of every hypothesis: ours, the target, and that of the run that tests it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ltnode.report.aggregate import Measured
+from ltnode.report.naming import data_title, model_title
+from paper.reproduce.causes.cause import Cause
+from paper.reproduce.causes.outcome import Compared
+from paper.reproduce.claims.numbers import BASELINES, ImageNumbers, Read
+from paper.reproduce.claims.one_dimensional import OneDimensionalResults
+from paper.reproduce.claims.shift import attack_claims
+from paper.reproduce.claims.verdict import Outcome
+from paper.reproduce.published import PaperValues
+
+_PRIOR = (2.0, 0.5)
+_WEAKEST = 0.05
+_FOREIGN = {"cifar10": "svhn", "svhn": "cifar10", "mnist": "fashion-mnist", "fashion-mnist": "mnist"}
+
+
+def compared(
+    causes: Sequence[Cause], images: ImageNumbers, one_dimensional: OneDimensionalResults, published: PaperValues
+) -> list[Compared]:
+    """Compare every hypothesis with what was measured.
+
+    Args:
+        causes: The hypotheses.
+        images: Numbers of the image experiments.
+        one_dimensional: Results of the 1-D experiment.
+        published: What the paper prints.
+    """
+    found = []
+    for cause in causes:
+        if cause.is_image:
+            found.append(_image(cause, images, published))
+        elif cause.measure == "attacks":
+            found.append(_attacks(cause, images))
+        else:
+            found.append(_one_dimensional(cause, one_dimensional, published))
+    return found
+
+
+def _image(cause: Cause, images: ImageNumbers, published: PaperValues) -> Compared:
+    data, model = cause.data, cause.model
+    title, read, digits = _reader(cause, images)
+    target: float | None
+    if cause.target == "printed":
+        other = _FOREIGN[data]
+        printed = published.error(data, model) if cause.measure == "error" else published.detection(data, other, model, "auroc")
+        target, of_whom = None if printed is None else printed.mean, "that of the paper"
+    else:
+        measured = images.measured(read, data, cause.target)
+        target, of_whom = None if measured is None else measured.mean, f"that of {model_title(cause.target)}"
+    ours = images.measured(read, data, model)
+    changed = images.measured(read, data, model, cause.preset, cause.variant)
+    what = f"{data_title(data)}, {model_title(model)}: {title} against {of_whom}"
+    return Compared(cause, what, ours, target, changed, digits)
+
+
+def _reader(cause: Cause, images: ImageNumbers) -> tuple[str, Read, int]:
+    if cause.measure == "error":
+        return "test error", images.number("clean", "error"), 4
+    other = _FOREIGN[cause.data]
+    return "AUROC (%)", images.number("ood", "auroc", 100, ood=other, score="max_probability"), 1
+
+
+def _attacks(cause: Cause, images: ImageNumbers) -> Compared:
+    """How many claims on attacks are reproduced, under the reading of the claims and under another one."""
+    readings = {
+        "pixel": partial(attack_claims, read=images.mean_along("fgsm", "error", "epsilon", units="pixel")),
+        "weakest": partial(attack_claims, read=images.number("fgsm", "error", units="normalised", epsilon=_WEAKEST)),
+        "without-node-gp": partial(attack_claims, baselines=tuple(name for name in BASELINES if name != "node-gp")),
+    }
+    usual, other = (list(made(images)) for made in (attack_claims, readings[cause.reading]))
+    counts = [sum(entry.verdict.outcome is Outcome.REPRODUCED for entry in claims) for claims in (usual, other)]
+    missing = any(entry.verdict.outcome is Outcome.MISSING for entry in (*usual, *other))
+    ours, changed = (None if missing else Measured((float(count),)) for count in counts)
+    what = f"attack: claims that are reproduced, of {len(usual)}"
+    return Compared(cause, what, ours, float(len(usual)), changed, digits=0)
+
+
+def _one_dimensional(cause: Cause, results: OneDimensionalResults, published: PaperValues) -> Compared:
+    if cause.measure == "rate":
+        posterior = published.learnt_posterior(_PRIOR)
+        target, what = (
+            None if posterior is None else posterior[1],
+            "1-D, LT-NODE: rate of the learnt posterior against the paper's",
+        )
+        ours, changed = (results.measured(name, lambda r: r["posterior"]["beta"]) for name in ("lt-node", cause.variant))
+    else:
+        target, what = published.gap_entropies.get(cause.model), f"1-D, {model_title(cause.model)}: E against the paper's"
+        names = (cause.model, cause.variant)
+        ours, changed = (results.measured(name, lambda r: r["entropy"]["model"]["mean"]) for name in names)
+    return Compared(cause, what, ours, target, changed, digits=2)
