@@ -20,11 +20,13 @@ from typer.testing import CliRunner, Result
 from ltnode.cli.app import make_app
 from ltnode.cluster.executor import Task
 from ltnode.errors import ConfigError, DataError
+from ltnode.report.aggregate import Measured
 from paper.reproduce.commands import images as command_module
 from paper.reproduce.commands import session as merge_module
 from paper.reproduce.edition import packing, parts, session
 from paper.reproduce.edition.packing import merge, pack_results, pack_runs
 from paper.reproduce.edition.parts import Background, Part, edition_parts
+from paper.reproduce.edition.retraining import Repeated, agrees
 from paper.reproduce.edition.session import TimeOverError, stopped_after
 from paper.reproduce.images.cells import Places
 from paper.reproduce.images.grid import Cell
@@ -285,3 +287,34 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "cut.zip", tmp_path / "text.zip", tmp_path / "none.zip"):
         with pytest.raises(DataError, match="is damaged"):
             merge(path, Places(tmp_path / "runs", tmp_path / "results"))
+
+
+def test_cells_are_trained_again_and_compared_with_the_record(tmp_path: Path) -> None:
+    """Three seeds are recorded; a cell that is trained again is the same on a CPU, and so agrees. The choice is recorded."""
+    paper = tiny_paper(tmp_path / "paper", ("node",))
+    assert command(paper, "--seeds", "0-2").exit_code == 0
+    file = paper / "grid" / "mnist-node.toml"
+    file.write_text(file.read_text().replace("seeds = [0]", "seeds = [0, 1, 2]"))
+    words = ["reproduce", "retrain", "--paper", str(paper), "--work", str(tmp_path / "work"), "--pack", str(tmp_path / "pack")]
+    made = CliRunner().invoke(APP, [*words, "--cells", "1", "--choice", "3"])
+    assert made.exit_code in (0, 1), made.output
+    (path,) = (paper / "results").glob("retrained-*.json")
+    content = json.loads(path.read_text())
+    assert content["choice"] == 3
+    numbers = {entry["name"]: entry for entry in content["numbers"]}
+    assert len(numbers["test error"]["recorded"]) == 3
+    assert numbers["test error"]["again"] == numbers["test error"]["recorded"][int(content["cell"][-1])]
+    assert content["agrees"] is (made.exit_code == 0)
+    with zipfile.ZipFile(tmp_path / "pack" / "results.zip") as archive:
+        assert archive.namelist() == [f"results/{path.name}"]
+    assert CliRunner().invoke(APP, [*words, "--cells", "4"]).exit_code == 2
+
+
+def test_deviations_are_those_of_a_sample() -> None:
+    """1, 2 and 3 have a mean of 2 and a standard deviation (ddof 1) of 1; without a deviation only the same number agrees."""
+    record = Measured((1.0, 2.0, 3.0))
+    assert Repeated("x", record, 3.5).deviations == pytest.approx(1.5)
+    assert [Repeated("x", Measured((1.0, 1.0)), value).deviations for value in (1.0, 1.1)] == [0.0, float("inf")]
+    assert agrees([Repeated("test error", record, 3.9), Repeated("log-likelihood", record, 9.0)])
+    assert not agrees([Repeated("test error", record, 4.1)])
+    assert not agrees([])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -14,12 +15,14 @@ from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs
 from paper.reproduce.edition.cells import edition_cells
 from paper.reproduce.edition.overview import expected_times, summary
-from paper.reproduce.edition.packing import Merged, merge
+from paper.reproduce.edition.packing import Merged, merge, pack_results
 from paper.reproduce.edition.parts import Part, edition_parts
+from paper.reproduce.edition.retraining import agrees, choose, compare, record
 from paper.reproduce.edition.session import Session, Settings
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.cells import Places, paper_protocols
 from paper.reproduce.images.grid import Cell, load_grid
+from paper.reproduce.images.results import read_results
 
 TOGETHER, DRAWS = 6, 5
 """Concurrent trainings of a session (more gain little on an H200), and random draws of T over which spreads are reported."""
@@ -32,6 +35,7 @@ def register(group: typer.Typer) -> None:
     """Add the commands."""
     examples = ("ltnode reproduce all --resume", "ltnode reproduce all --resume --minutes 9 --pack session")
     group.command("all", epilog=console.example(*examples))(reproduce_all)
+    group.command("retrain", epilog=console.example("ltnode reproduce retrain --cells 2"))(reproduce_retrain)
     group.command("merge", epilog=console.example("ltnode reproduce merge session/*.zip"))(reproduce_merge)
 
 
@@ -113,6 +117,41 @@ def reproduce_merge(
         console.say(line)
     if pages and any(found.new or found.completed for found in merged):
         write_pages(folder, load_grid(folder.grid), figures=True)
+
+
+def reproduce_retrain(
+    cells: Annotated[int, typer.Option(help="Number of cells.", min=1)] = 2,
+    choice: Annotated[int | None, typer.Option(help="Seed of the choice; by default another one every time.")] = None,
+    work: Annotated[Path, typer.Option(help="Folder of the new run folders and results.")] = Path("runs/retrained"),
+    paper: Annotated[Path, typer.Option(help="Folder with the grid and the results.")] = Path("paper"),
+    device: Annotated[str | None, typer.Option(help="Device; by default the best one.")] = None,
+    pack: Pack = None,
+) -> None:
+    """Train cells that are chosen at random again, from scratch, and compare them with the record.
+
+    The test error must be within two standard deviations of the recorded mean over seeds; otherwise the status is 1. What came
+    out is written to PAPER/results.
+    """
+    folder = PaperFolder(paper)
+    results = read_results(folder.results)
+    chosen_by = secrets.randbelow(1_000_000) if choice is None else choice
+    chosen = choose(edition_cells(load_grid(folder.grid)), results, cells, chosen_by)
+    places = Places(work / f"runs-{chosen_by}", work / f"results-{chosen_by}")
+    failed = run_session(folder, chosen, places, Settings(None, TOGETHER, {"draws": 0, "limit": None}, device))
+    written = []
+    for cell in chosen:
+        again = places.recorded(cell)
+        if again is None:
+            continue
+        found = compare(again, results)
+        written.append(record(folder.results, cell, again, found, chosen_by))
+        rows = [[one.name, one.recorded.text(4), f"{one.again:.4f}", f"{one.deviations:.1f}"] for one in found]
+        console.table(cell.title, ("number", "recorded", "again", "deviations"), rows)
+        if not agrees(found):
+            failed.append(f"{cell.title}: the test error is not within two standard deviations of the record")
+    if pack is not None:
+        pack_results(pack, written)
+    end(failed)
 
 
 def _report(merged: Sequence[Merged]) -> list[str]:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from ltnode.errors import CheckpointError
 from ltnode.training.run import RunFolder
@@ -113,13 +114,15 @@ class Expected:
         known = [t.per_step for t in alike if t.concurrent_runs is not None] or [t.per_step for t in alike]
         if not known or cell.data not in self._steps:
             return None
-        fastest = min(known, key=lambda seconds: seconds.value)
-        return Seconds(fastest.value * self._steps[cell.data] * cell.config.epochs, fastest.at_most)
+        steps = self._steps[cell.data] * cell.config.epochs
+        if known[0].at_most:  # of upper bounds, the smallest
+            return Seconds(min(seconds.value for seconds in known) * steps, at_most=True)
+        return Seconds(median(seconds.value for seconds in known) * steps)
 
     def evaluation(self, cell: Cell) -> Seconds | None:
         """Time to evaluate a cell by the paper's protocols; None without a record."""
         found = self._evaluations.get((cell.data, cell.model))
-        return None if found is None else min(found, key=lambda seconds: seconds.value)
+        return None if found is None else Seconds(median(seconds.value for seconds in found))
 
     def both(self, cell: Cell) -> Seconds | None:
         """Time to train and evaluate a cell; None if one of them is unknown."""

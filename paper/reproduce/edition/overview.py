@@ -52,5 +52,10 @@ def summary(cells: Sequence[Cell], places: Places, protocols: Sequence[str], exp
         complete = sum(not gaps_in_provenance(result) for result in recorded)
         line = f"{len(chosen) - len(left)} of {len(chosen)} done: {name}; {complete} with a complete provenance."
         time = total(expected.both(cell) for cell in left)
-        lines.append(line if time is None else f"{line} The rest takes {time.text} of one {expected.device}.")
+        whole = total(expected.both(cell) for cell in chosen)
+        if time is not None:
+            line += f" The rest takes {time.text} of one {expected.device}."
+        if whole is not None:
+            line += f" All of them take {whole.text}, added up from the records."
+        lines.append(line)
     return lines
