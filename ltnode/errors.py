@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable, Mapping
 
 
@@ -49,6 +50,30 @@ def unknown_name(kind: str, name: object, valid: Iterable[str], aliases: Mapping
     suggestion = (aliases or {}).get(str(name)) or (folded[near[0]] if near else None)
     hint = f" Did you mean {suggestion!r}?" if suggestion else ""
     return f"unknown {kind} {name!r}.{hint} Valid: {', '.join(names)}."
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module can be imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # `sys.modules` marks the module as missing
+        return False
+
+
+def require(modules: Mapping[str, str], extra: str, purpose: str) -> None:
+    """Require packages of an extra before work begins.
+
+    Args:
+        modules: Names of packages by the modules that are imported from them.
+        extra: The extra.
+        purpose: What needs them.
+
+    Raises:
+        MissingExtraError: One is not installed; the message names the extra.
+    """
+    for module, package in modules.items():
+        if not is_installed(module):
+            raise missing_extra(package, extra, purpose)
 
 
 def missing_extra(package: str, extra: str, purpose: str) -> MissingExtraError:

@@ -156,7 +156,26 @@ def test_the_wheel_installs_the_command_and_names_the_extras(wheel: zipfile.ZipF
     info = f"ltnode-{__version__}.dist-info"
     assert "ltnode = ltnode.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
     metadata = wheel.read(f"{info}/METADATA").decode()
-    assert {"images", "plot", "gp", "sklearn", "dev"} <= set(re.findall(r"^Provides-Extra: (\S+)$", metadata, flags=re.M))
+    assert {"images", "plot", "gp", "sklearn", "all", "dev"} <= set(re.findall(r"^Provides-Extra: (\S+)$", metadata, flags=re.M))
+
+
+def test_the_wheel_names_its_pages_and_reads_well_on_an_index(wheel: zipfile.ZipFile):
+    """An index shows the README without the repository around it, so that every link and image must be absolute."""
+    metadata = wheel.read(f"ltnode-{__version__}.dist-info/METADATA").decode()
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", metadata, flags=re.M))
+    assert {"Homepage", "Documentation", "Repository", "Issues", "Changelog"} <= set(urls)
+    page = metadata.split("\n\n", 1)[1]
+    targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|href|srcset)=\"([^\"]+)\"", page)
+    assert targets
+    assert [target for pair in targets for target in pair if target and not target.startswith(("https://", "#"))] == []
+
+
+def test_all_has_every_extra_for_users():
+    """`pip install 'ltnode[all]'` is everything but the tools of developers."""
+    extras = PROJECT["optional-dependencies"]
+    (line,) = extras["all"]
+    named = set(line.removeprefix("ltnode[").removesuffix("]").split(","))
+    assert named == set(extras) - {"all", "docs", "dev"}
 
 
 def test_constraints_pin_every_requirement():

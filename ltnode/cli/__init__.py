@@ -7,6 +7,9 @@ import sys
 
 def main() -> None:
     """Entry point of the ``ltnode`` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a character that the terminal does not have must not end a training
+            stream.reconfigure(errors="replace")
     try:
         from ltnode.cli.app import make_app
     except ImportError as error:

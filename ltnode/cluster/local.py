@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import selectors
+import queue
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,7 +31,6 @@ class _Worker:
     process: subprocess.Popen[bytes]
     task: Task | None = None
     cancelled: bool = False
-    received: bytearray = field(default_factory=bytearray)
 
     def start(self, task: Task) -> None:
         assert self.process.stdin is not None
@@ -56,7 +57,7 @@ class LocalExecutor(Executor):
         self._workers: list[_Worker] = []
         self._waiting: deque[Task] = deque()
         self._attempts: Counter[str] = Counter()
-        self._selector = selectors.DefaultSelector()
+        self._answers: queue.Queue[tuple[_Worker, bytes]] = queue.Queue()  # what the workers write; nothing when one has died
         self._ended: list[Outcome] = []
 
     @property
@@ -75,8 +76,8 @@ class LocalExecutor(Executor):
         while not self._ended and (left := deadline - time.monotonic()) > 0:
             if not self._workers:
                 break
-            for key, _ in self._selector.select(left):
-                self._receive(key.data)
+            with contextlib.suppress(queue.Empty):
+                self._receive(*self._answers.get(timeout=left))
             self._fill()
         ended, self._ended = self._ended, []
         return ended
@@ -106,9 +107,8 @@ class LocalExecutor(Executor):
             except subprocess.TimeoutExpired:
                 worker.process.kill()
                 worker.process.wait()
-            self._forget_pipes(worker)
+            self._forget_pipe(worker)
         self._workers.clear()
-        self._selector.close()
 
     def _fill(self) -> None:
         """Give waiting tasks to idle workers, and start workers as long as there are fewer than allowed."""
@@ -134,29 +134,35 @@ class LocalExecutor(Executor):
         command = [sys.executable, "-m", "ltnode.cluster.worker"]
         # In a session of its own, so that Ctrl-C reaches the caller only, which then ends the workers in order.
         worker = _Worker(subprocess.Popen(command, **pipes, env=environment, start_new_session=True))
-        assert worker.process.stdout is not None
         self._started += 1
-        self._selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
         self._workers.append(worker)
+        # A thread per worker, because pipes cannot be waited for on Windows.
+        threading.Thread(target=self._read, args=(worker,), daemon=True).start()
         return worker
 
-    def _receive(self, worker: _Worker) -> None:
+    def _read(self, worker: _Worker) -> None:
+        """Pass on what a worker writes until it ends."""
         assert worker.process.stdout is not None
-        content = os.read(worker.process.stdout.fileno(), 1 << 16)
-        if not content:
+        with worker.process.stdout as lines:
+            for line in lines:
+                if line.endswith(b"\n"):  # otherwise it died while it wrote
+                    self._answers.put((worker, line))
+        self._answers.put((worker, b""))
+
+    def _receive(self, worker: _Worker, line: bytes) -> None:
+        if worker not in self._workers:
+            return
+        if not line:
             self._bury(worker)
             return
-        worker.received += content
-        if worker.received.endswith(b"\n"):
-            assert worker.task is not None
-            self._ended.append(Outcome.of_answer(worker.task.name, json.loads(worker.received)))
-            worker.received.clear()
-            worker.task = None
+        assert worker.task is not None
+        self._ended.append(Outcome.of_answer(worker.task.name, json.loads(line)))
+        worker.task = None
 
     def _bury(self, worker: _Worker) -> None:
         """Forget a worker that has died; its task is cancelled, or continues in another worker."""
         status = worker.process.wait()
-        self._forget_pipes(worker)
+        self._forget_pipe(worker)
         self._workers.remove(worker)
         task = worker.task
         if task is None:
@@ -169,11 +175,8 @@ class LocalExecutor(Executor):
         else:
             self._waiting.appendleft(task)
 
-    def _forget_pipes(self, worker: _Worker) -> None:
-        assert worker.process.stdout is not None
+    def _forget_pipe(self, worker: _Worker) -> None:
         assert worker.process.stdin is not None
-        self._selector.unregister(worker.process.stdout)
-        worker.process.stdout.close()
         try:
             worker.process.stdin.close()
         except OSError:  # what was not yet written is lost with the worker

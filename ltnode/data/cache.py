@@ -115,7 +115,7 @@ def read_cache(folder: Path) -> CachedSet | None:
     An array with unchanged size and modification time is trusted; otherwise its md5 is checked.
     """
     try:
-        text = (folder / _META).read_text()
+        text = (folder / _META).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -10,6 +10,7 @@ from ltnode.data import Dataset, gap_grid
 from ltnode.demo.gaussian_process import GaussianProcess
 from ltnode.demo.results import HEADER, WORDS, Row, cells, verdicts
 from ltnode.demo.training import POINTS, STEPS, TOLERANCE
+from ltnode.errors import is_installed
 from ltnode.models import Model
 from ltnode.report.figures_1d import Curve, Outline, posterior_figure, prediction_figure
 from ltnode.report.gap import REGIONS, in_gap, truth
@@ -17,6 +18,7 @@ from ltnode.report.page import Page
 from ltnode.report.posteriors import posterior_of, times_along
 from ltnode.report.style import SavedFigure, save_figure
 
+NO_FIGURES = "There are no figures, because matplotlib is not installed: `pip install 'ltnode[plot]'`, then `ltnode demo` again."
 _MODELS = (
     "NODE, Uni-NODE, LT-NODE and ALT-NODE are the same network: the input becomes a state, the state follows a learnt "
     "differential equation until the end-time T, and the prediction is read from the state at T. They differ only in T. NODE has "
@@ -46,7 +48,9 @@ def setting_text(steps: int = STEPS) -> str:
 def draw_figures(
     folder: Path, trained: Mapping[str, Model], rows: Sequence[Row], data: Dataset, process: GaussianProcess
 ) -> list[SavedFigure]:
-    """Draw the predictions and, if there are any, the learnt end-times."""
+    """Draw the predictions and, if there are any, the learnt end-times; without matplotlib, draw nothing."""
+    if not is_installed("matplotlib"):
+        return []
     grid = gap_grid()
     curves = []
     for row in rows:
@@ -89,13 +93,17 @@ def write_page(
 ) -> Path:
     """Write the page; returns its path.
 
-    The last row is that of the Gaussian process. The first figure shows the predictions, the second one (if any) the end-times.
+    The last row is that of the Gaussian process. The first figure shows the predictions, the second one (if any) the end-times;
+    without figures, the page says how to get them.
     """
     page = Page(
         "Neural ODEs that know what they do not know",
         "Models trained on data with a gap in the middle. A good model follows the data, and is uncertain where there are none.",
     )
-    page.figure(figures[0])
+    if figures:
+        page.figure(figures[0])
+    else:
+        page.paragraph(NO_FIGURES)
     page.paragraph(_MODELS)
     for good, sentence in verdicts(rows):
         page.note(sentence, good=good)

@@ -7,12 +7,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 
-from ltnode.errors import missing_extra
+from ltnode.errors import require
 from ltnode.export.verification import ExportError, Program, Runnable
 from ltnode.typing import Tensor
 
@@ -28,9 +27,7 @@ def require_onnx() -> None:
     Raises:
         MissingExtraError: A package is not installed; the message names the extra.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        if find_spec(package) is None:
-            raise missing_extra(package, "onnx", "exporting to ONNX")
+    require({name: name for name in ("onnx", "onnxscript", "onnxruntime")}, "onnx", "exporting to ONNX")
 
 
 def onnx_export(program: torch.export.ExportedProgram, example: Tensor, outputs: Sequence[str], opset: int) -> Runnable:

@@ -39,9 +39,8 @@ def from_pretrained(name: str | Path, device: str = "cpu") -> Any:
         DataError: It cannot be fetched, or what arrives is not what was published.
         CheckpointError: The run folder is damaged or hostile.
     """
-    text = str(name)
-    is_repository = REPOSITORY.fullmatch(text) and not Path(text).exists()
-    folder = locate(f"hf://{text}" if is_repository else name)
+    is_repository = REPOSITORY.fullmatch(str(name)) and not Path(name).exists()
+    folder = locate(f"hf://{name}" if is_repository else name)
     return load(folder, device=device) if kind_of_folder(folder) == "estimator" else TrainedModel.open(folder, device)
 
 
@@ -52,7 +51,7 @@ def locate(run: str | Path) -> Path:
         InputError: It is neither.
         DataError: The model cannot be fetched.
     """
-    if (address := repository_of(str(run))) is not None:
+    if (address := repository_of(run.as_posix() if isinstance(run, Path) else run)) is not None:
         return fetch_repository(*address)
     if Path(run).exists() or not NAME.fullmatch(str(run)):
         return Path(run)

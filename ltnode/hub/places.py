@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urljoin
 
 from ltnode import files
+from ltnode._version import __version__
 from ltnode.download import Download, is_web_address, reporter
 from ltnode.errors import CheckpointError, DataError, InputError
 from ltnode.hub.cache import recall, remember
@@ -140,10 +141,10 @@ def configured_place() -> Place:
 
 
 def _release_address() -> str | None:
-    """The address of the models in the metadata of the installed package."""
+    """The address of the models of this version, from the repository that the metadata of the installed package names."""
     try:
         urls = importlib.metadata.metadata("ltnode").get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:
         return None
     named = dict(line.split(", ", 1) for line in urls if ", " in line)
-    return named.get("Models")
+    return f"{named['Repository']}/releases/download/v{__version__}/" if "Repository" in named else None

@@ -66,7 +66,7 @@ def main() -> None:
     while len(length := source.read(LENGTH.size)) == LENGTH.size:
         job = json.loads(source.read(LENGTH.unpack(length)[0]))
         files = [source.read(size) for size in job["sizes"]]
-        if job["patient"] and not patient:
+        if job["patient"] and not patient and hasattr(os, "nice"):
             patient = bool(os.nice(10))  # large images must not slow down what everybody waits for
         _limit_cpu(job["cpu_seconds"])
         head, content = answer(job, files)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ltnode.data import Dataset
 from ltnode.data import names as data_names
+from ltnode.errors import require
 from ltnode.report import figures_images, tables
 from ltnode.report.aggregate import Rows
 from ltnode.report.naming import Variant, data_in_order, data_title, in_order
@@ -108,6 +109,7 @@ def build_report(
         InputError: There are no runs, or one was never evaluated.
         MissingExtraError: matplotlib is not installed.
     """
+    require({"matplotlib": "matplotlib"}, "plot", "a report")
     if not isinstance(published, Published):
         published = Published({} if published is None else read_values(published))
     reported = read_runs(runs)

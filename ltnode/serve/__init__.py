@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ltnode.errors import missing_extra
+from ltnode.errors import require
 from ltnode.serve.limits import Limits
 
 if TYPE_CHECKING:
@@ -27,13 +26,7 @@ _PACKAGE_OF_MODULE = {
 
 def check_extra() -> None:
     """Raise `ltnode.errors.MissingExtraError` if a package of the extra ``serve`` is not installed."""
-    for module, package in _PACKAGE_OF_MODULE.items():
-        try:
-            installed = importlib.util.find_spec(module) is not None
-        except ValueError:  # `sys.modules` marks the module as missing.
-            installed = False
-        if not installed:
-            raise missing_extra(package, "serve", "the server")
+    require(_PACKAGE_OF_MODULE, "serve", "the server")
 
 
 def create_app(

@@ -20,7 +20,7 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ _START_SECONDS = 30.0
 """How long a new process may take to import its libraries on a busy machine."""
 
 
+_LIMITS_CPU = hasattr(signal, "SIGPROF")
 _QUICK_SECONDS = 0.25
 """Processor time of a request in the quick lane: a photo of ten megapixels usually fits."""
 _QUICK_BYTES = 2 << 20
@@ -103,7 +104,7 @@ class DecodingProcess:
     @property
     def ended_by_cpu_limit(self) -> bool:
         """Whether the operating system ended the process because a job took too much CPU time."""
-        return self._process.wait() == -signal.SIGPROF
+        return _LIMITS_CPU and self._process.wait() == -signal.SIGPROF
 
     def ask(self, job: dict[str, Any], files: Sequence[bytes], deadline: float) -> tuple[dict[str, Any], bytes]:
         """Send a job and wait for the answer.
@@ -129,6 +130,8 @@ class DecodingProcess:
 
     def _read(self, size: int, deadline: float) -> bytes:
         assert self._process.stdout is not None
+        if not hasattr(select, "poll"):
+            return self._read_until_killed(self._process.stdout, size, deadline)
         descriptor = self._process.stdout.fileno()
         parts, left = [], size
         poll = select.poll()
@@ -142,6 +145,18 @@ class DecodingProcess:
             parts.append(part)
             left -= len(part)
         return b"".join(parts)
+
+    def _read_until_killed(self, stream: IO[bytes], size: int, deadline: float) -> bytes:
+        """Read where pipes cannot be waited for (Windows): a timer ends the process, which ends its answer."""
+        timer = threading.Timer(max(0.0, deadline - time.monotonic()), self.kill)
+        timer.start()
+        try:
+            content = stream.read(size)
+        finally:
+            timer.cancel()
+        if len(content) < size:
+            raise TimeoutError if time.monotonic() >= deadline else WorkerEnded
+        return content
 
 
 class DecoderPool:
@@ -272,8 +287,10 @@ class DecoderPool:
         }
         for last_attempt in (False, False, True):
             process = self._process(slot)
+            # Windows limits no processor time, but the time of waiting can be limited.
+            deadline = job.deadline if _LIMITS_CPU else min(job.deadline, time.monotonic() + seconds)
             try:
-                head, content = process.ask(request, job.files, job.deadline)
+                head, content = process.ask(request, job.files, deadline)
                 return _result(head, content, job, limits)
             except (WorkerEnded, TimeoutError) as error:
                 slow = isinstance(error, TimeoutError) or process.ended_by_cpu_limit

@@ -58,11 +58,13 @@ class Metrics:
 
 
 def resident_memory() -> int:
-    """Resident memory of this process in bytes; its peak where the system does not report the current value."""
+    """Resident memory of this process in bytes; its peak where the system does not report the current value, 0 on Windows."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    import resource
-
+    try:
+        import resource
+    except ImportError:
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

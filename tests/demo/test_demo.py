@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,23 @@ def test_the_demo_writes_runs_figures_results_and_a_page(demo_result: tuple[Path
     assert all(row.title in page for row in result.rows)
     assert "default network" in page
     assert "Adam" in page
+
+
+def test_without_matplotlib_the_demo_has_a_result_and_says_what_to_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pip install ltnode` alone: the command says so before it trains, and the page has everything but figures."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    shown = CliRunner().invoke(APP, ["demo", "--out", str(tmp_path), "--steps", "3", "--jobs", "1"])
+    assert "Done in" in shown.stdout, shown.output
+    warning, advice = "pip install 'ltnode[plot]'", "pip install 'ltnode[serve]'"
+    assert warning in shown.stderr
+    assert advice in shown.stdout.replace("\n", "")
+    page = (tmp_path / "index.html").read_text()
+    check_self_contained(page)
+    assert "pip install &#x27;ltnode[plot]&#x27;" in page
+    assert "<figure>" not in page
+    assert "Fit RMSE" in page
+    assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 4
 
 
 def test_the_demo_measures_what_it_says(demo_result: tuple[Path, demo.DemoResult]) -> None:

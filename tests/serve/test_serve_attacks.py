@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import httpx
 import pytest
 
 from ltnode.errors import InputError
-from ltnode.serve import Limits, create_app
+from ltnode.serve import Limits, create_app, decoders
 from ltnode.serve.decoders import DecoderPool
 from ltnode.serve.fair_queue import FairQueue
 from ltnode.serve.quiet_log import QuietFilter
@@ -63,6 +64,24 @@ def test_a_client_with_many_bombs_leaves_a_process_for_the_others(pool: DecoderP
     bombs = [pool.submit([progressive_bomb()], SHAPE, "attacker", 30) for _ in range(20)]
     pool.submit([picture(28, 28)], SHAPE, "other", 30).result(20)
     assert sum(bomb.done() for bomb in bombs) < 10
+
+
+def test_where_pipes_cannot_be_waited_for_a_timer_ends_a_bomb(monkeypatch: pytest.MonkeyPatch):
+    """Windows has neither `poll` for pipes nor a limit of processor time: the same answers as elsewhere, by the wall clock."""
+    monkeypatch.delattr(select, "poll")
+    monkeypatch.setattr(decoders, "_LIMITS_CPU", False)
+    running = DecoderPool(Limits(decode_seconds=1.0))
+    running.start()
+    try:
+        running.submit([picture(28, 28)], SHAPE, "warm", 30).result(20)
+        began = time.monotonic()
+        with pytest.raises(InputError, match="more than 1 s of processor time"):
+            running.submit([progressive_bomb()], SHAPE, "attacker", 30).result(20)
+        assert time.monotonic() - began < 10
+        pixels, notes = running.submit([picture(56, 56)], SHAPE, "attacker", 30).result(20)
+        assert pixels.shape == (1, *SHAPE) and notes == ["resized 56x56 -> 28x28"]
+    finally:
+        running.stop()
 
 
 def test_stopping_ends_decoding_at_once():

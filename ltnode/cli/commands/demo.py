@@ -15,6 +15,7 @@ import typer
 from ltnode.cli import console
 from ltnode.demo import demo as experiment
 from ltnode.demo.training import POINTS, STEPS, Watch
+from ltnode.errors import is_installed
 from ltnode.models import MODELS
 from ltnode.report.naming import model_title
 
@@ -38,6 +39,8 @@ def demo(
     duration = "several minutes" if every else "about a minute"
     console.say(f"Training {names} on {POINTS} points with a gap: {duration} on two cores.")
     console.say(experiment.setting_text(steps).replace("`", ""), style="dim")
+    if not is_installed("matplotlib"):
+        console.warn("matplotlib is not installed, so that there will be a table and no figures: pip install 'ltnode[plot]'")
     with console.resumable("Run the same command again; the demo starts from the beginning."), _progress(models, steps) as watch:
         result = experiment.run_demo(out, models, seed=seed, steps=steps, jobs=jobs, watch=watch)
     console.table(
@@ -47,7 +50,8 @@ def demo(
     for good, sentence in verdicts:
         console.say(f"{'✓' if good else '✗'} {sentence}", style="green" if good else "bold red")
     console.say(f"Done in {result.seconds:.0f} s. Open the page in a browser: {result.page.resolve().as_uri()}")
-    console.say(f"Explore the trained models: {_program()} serve {(out / 'runs').as_posix()}")
+    extra = "" if is_installed("fastapi") else " (first: pip install 'ltnode[serve]')"
+    console.say(f"Explore the trained models: {_program()} serve {(out / 'runs').as_posix()}{extra}")
     if not all(good for good, _ in verdicts):
         console.error("the demo misses the goals that are marked with ✗ above")
         raise typer.Exit(1)
