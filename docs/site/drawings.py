@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ltnode.report.style import DARK, LIGHT, Theme
@@ -14,7 +15,12 @@ from ltnode.report.style import DARK, LIGHT, Theme
 _STYLE = re.compile(r"<style id=\"colours\">.*?</style>", flags=re.DOTALL)
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 _COORDINATES = re.compile(r" (?:d|x|y|points)=\"[^\"]*\"")
-_LONG = re.compile(r"(-?\d+\.\d\d)\d+")
+_LONG = re.compile(r"-?\d+\.\d{2,}")
+_STYLED = re.compile(r" style=\"([^\"]*)\"")
+_POINT = re.compile(r"<use [^>]*/>\n")
+_SINGLE_GROUPS = re.compile(r"(<g clip-path=\"[^\"]*\">\n)<use [^>]*/>\n</g>\n(?:\1<use [^>]*/>\n</g>\n)+")
+_SMALL = 10.0
+_REPEATED = 3
 _NOISE = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>|<\?xml[^>]*>|<!DOCTYPE[^>]*>", flags=re.DOTALL)
 
 
@@ -58,16 +64,36 @@ def adaptive(svg: str) -> str:
         used.add(role)
         return f"var(--{role})"
 
-    svg = _COORDINATES.sub(lambda part: _LONG.sub(r"\1", part[0]), _NOISE.sub("", svg))
-    svg = re.sub(r"\n+", "\n", _COLOUR.sub(variable, svg)).strip()
+    svg, classes = _shortened(_COLOUR.sub(variable, svg))
     style = "".join(_style(_roles(theme), used, media) for theme, media in ((LIGHT, ""), (DARK, "dark")))
-    return re.sub(r"(<svg [^>]*>)", rf'\1\n<style id="colours">{style}</style>', svg, count=1) + "\n"
+    head = f'<style id="colours">{style}</style>\n<style>{classes}</style>'
+    return re.sub(r"(<svg [^>]*>)", rf"\1\n{head}", svg, count=1) + "\n"
 
 
-def in_theme(svg: str, theme: Theme) -> str:
-    """A drawing of `adaptive` in the colours of one theme."""
-    used = set(re.findall(r"var\(--([\w-]+)\)", svg))
-    return _STYLE.sub(f'<style id="colours">{_style(_roles(theme), used)}</style>', svg)
+def _shortened(svg: str) -> tuple[str, str]:
+    """Round coordinates, join groups of one point each, and give styles that many elements share to classes.
+
+    Returns:
+        The drawing, and the rules of the classes.
+    """
+    svg = _COORDINATES.sub(lambda part: _LONG.sub(_rounded, part[0]), _NOISE.sub("", svg))
+    svg = re.sub(r"\n\s*", "\n", svg).strip()
+    svg = _joined(svg)
+    counts = Counter(_STYLED.findall(svg))
+    names = {style: f"s{n}" for n, style in enumerate(style for style, count in counts.items() if count > _REPEATED)}
+    svg = _STYLED.sub(lambda found: f' class="{names[found[1]]}"' if found[1] in names else found[0], svg)
+    return svg, "".join(f".{name}{{{style}}}" for style, name in names.items())
+
+
+def _rounded(number: re.Match[str]) -> str:
+    """Two digits after the point for the small numbers of markers, one for places on the page."""
+    value = float(number[0])
+    return f"{value:.{2 if abs(value) < _SMALL else 1}f}"
+
+
+def _joined(svg: str) -> str:
+    """Scatter plots have a group around every point; one around all of them is enough."""
+    return _SINGLE_GROUPS.sub(lambda found: f"{found[1]}{''.join(_POINT.findall(found[0]))}</g>\n", svg)
 
 
 def _style(colours: Mapping[str, str], used: set[str], media: str = "") -> str:

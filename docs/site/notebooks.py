@@ -63,9 +63,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Record:
-    """A run of a script: the outputs of its code cells, how long it took, and on what."""
+    """A run of a script: the outputs of its code cells, how long it took (by the clock and on the processor), and on what."""
 
     seconds: float
+    cpu_seconds: float
     environment: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[Output, ...] = ()
 
@@ -74,7 +75,7 @@ class Record:
         """Read the record of a script."""
         values = json.loads(record_path(script).read_text(encoding="utf-8"))
         outputs = tuple(Output(o["digest"], o["text"], tuple(o["figures"])) for o in values["outputs"])
-        return cls(values["seconds"], values["environment"], outputs)
+        return cls(values["seconds"], values["cpu_seconds"], values["environment"], outputs)
 
     def to_json(self) -> str:
         """The content of the file."""
@@ -158,7 +159,7 @@ def _with_downloads(first: str, script: Path, record: Record, repository: str) -
     heading, _, rest = first.partition("\n")
     source = f"{repository}/blob/main/{script.relative_to(ROOT).as_posix()}"
     links = f"[Notebook]({script.stem}.ipynb){{ download }} · [script]({source})"
-    seconds = max(5, 5 * round(record.seconds / 5))
+    seconds = max(5, 5 * round(record.cpu_seconds / 5))
     return f"{heading}\n\n{links} · runs in about {seconds} seconds on one CPU core\n{{ .downloads }}\n\n{rest.strip()}"
 
 

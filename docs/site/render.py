@@ -40,7 +40,7 @@ def run_script(script: Path) -> tuple[Record, dict[str, str]]:
     names: dict[str, Any] = {"__name__": "__main__"}
     drawings: dict[str, str] = {}
     outputs = []
-    start = time.perf_counter()
+    start, started_cpu = time.perf_counter(), time.process_time()
     with _styled():
         for number, cell in enumerate(cell for cell in read_cells(script) if cell.is_code):
             text, svgs = _run_cell(cell, names, f"{script.name}, code cell {number}")
@@ -50,7 +50,8 @@ def run_script(script: Path) -> tuple[Record, dict[str, str]]:
             drawings.update(figures)
             outputs.append(Output(cell.digest, text, tuple(figures)))
     versions = {"python": platform.python_version(), "torch": torch.__version__, "ltnode": ltnode.__version__}
-    return Record(round(time.perf_counter() - start, 1), versions, tuple(outputs)), drawings
+    seconds = round(time.perf_counter() - start, 1), round(time.process_time() - started_cpu, 1)
+    return Record(*seconds, versions, tuple(outputs)), drawings
 
 
 @contextlib.contextmanager
@@ -122,7 +123,7 @@ def main() -> None:
         if arguments.here:
             record, drawings = run_script(script)
             write(script, record, drawings, arguments.out)
-            print(f"{script.relative_to(ROOT)}: {record.seconds:.0f} s, {len(drawings)} figures", flush=True)
+            print(f"{script.relative_to(ROOT)}: {record.seconds:.0f} s ({record.cpu_seconds:.0f} s on the processor), {len(drawings)} figures", flush=True)
         else:
             _in_own_process(script, arguments.out.resolve())
 
