@@ -5,7 +5,9 @@ A file shows the colours of the reader's system by itself. The site, whose reade
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,6 +21,9 @@ _LONG = re.compile(r"-?\d+\.\d{2,}")
 _STYLED = re.compile(r" style=\"([^\"]*)\"")
 _POINT = re.compile(r"<use [^>]*/>\n")
 _SINGLE_GROUPS = re.compile(r"(<g clip-path=\"[^\"]*\">\n)<use [^>]*/>\n</g>\n(?:\1<use [^>]*/>\n</g>\n)+")
+_REFERENCE = re.compile(r"(?:href=\"|url\()#([^\")]+)[\")]")
+_NAME = re.compile(r" id=\"([^\"]*)\"")
+_PICTURE = re.compile(r"(data:image/png;base64,\s*)([A-Za-z0-9+/=\s]+)\"")
 _SMALL = 10.0
 _REPEATED = 3
 _NOISE = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>|<\?xml[^>]*>|<!DOCTYPE[^>]*>", flags=re.DOTALL)
@@ -78,11 +83,29 @@ def _shortened(svg: str) -> tuple[str, str]:
     """
     svg = _COORDINATES.sub(lambda part: _LONG.sub(_rounded, part[0]), _NOISE.sub("", svg))
     svg = re.sub(r"\n\s*", "\n", svg).strip()
-    svg = _joined(svg)
+    svg = _PICTURE.sub(lambda found: f'{found[1]}{_fewer_colours(found[2])}"', _short_names(_joined(svg)))
     counts = Counter(_STYLED.findall(svg))
     names = {style: f"s{n}" for n, style in enumerate(style for style, count in counts.items() if count > _REPEATED)}
     svg = _STYLED.sub(lambda found: f' class="{names[found[1]]}"' if found[1] in names else found[0], svg)
     return svg, "".join(f".{name}{{{style}}}" for style, name in names.items())
+
+
+def _short_names(svg: str) -> str:
+    """Shorten the names of elements that others refer to, and drop the other names."""
+    used = dict.fromkeys(_REFERENCE.findall(svg))
+    names = {name: f"n{n:x}" for n, name in enumerate(used)}
+    svg = _REFERENCE.sub(lambda found: found[0].replace(f"#{found[1]}", f"#{names[found[1]]}"), svg)
+    return _NAME.sub(lambda found: f' id="{names[found[1]]}"' if found[1] in names else "", svg)
+
+
+def _fewer_colours(encoded: str) -> str:
+    """A bitmap with a palette of at most 256 colours, which is all that a colour map has."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(base64.b64decode(encoded)))
+    written = io.BytesIO()
+    picture.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(written, "png", optimize=True)
+    return min(encoded, base64.b64encode(written.getvalue()).decode(), key=len)
 
 
 def _rounded(number: re.Match[str]) -> str:
@@ -94,6 +117,12 @@ def _rounded(number: re.Match[str]) -> str:
 def _joined(svg: str) -> str:
     """Scatter plots have a group around every point; one around all of them is enough."""
     return _SINGLE_GROUPS.sub(lambda found: f"{found[1]}{''.join(_POINT.findall(found[0]))}</g>\n", svg)
+
+
+def in_theme(svg: str, theme: Theme) -> str:
+    """A drawing of `adaptive` in the colours of one theme."""
+    used = set(re.findall(r"var\(--([\w-]+)\)", svg))
+    return _STYLE.sub(f'<style id="colours">{_style(_roles(theme), used)}</style>', svg)
 
 
 def _style(colours: Mapping[str, str], used: set[str], media: str = "") -> str:

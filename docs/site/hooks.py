@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads a hook as a file 
 
 from drawings import in_theme
 from mkdocs.structure.files import File, Files
-from notebooks import notebook, page
+from notebooks import notebook, page as script_page
 from pages import PAGES, images_outside, site_markdown
 
 from ltnode.report.style import DARK, LIGHT
@@ -24,7 +24,7 @@ def on_files(files: Files, config: Any) -> Files:
     for source, name in PAGES.items():
         is_script = source.endswith(".py")
         repository = config.extra["repository"]
-        text = page(ROOT / source, repository) if is_script else (ROOT / source).read_text(encoding="utf-8")
+        text = script_page(ROOT / source, repository) if is_script else (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, name, content=text))
         if is_script:
             converted = notebook(ROOT / source, repository)
