@@ -11,7 +11,7 @@ pytest := OMP_NUM_THREADS=1 $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 none_is_fine := test $$? -eq 5 # pytest's status for an empty selection
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-cluster test-slow test-real test-learning fuzz soak lint format hooks docs browser-tools bench constraints clean
+.PHONY: help install demo test test-cluster test-slow test-real test-learning fuzz soak lint format hooks docs tutorials browser-tools bench constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these commands
@@ -70,6 +70,12 @@ hooks: $(installed) ## run the lint before every commit (pre-commit)
 docs: $(installed) ## the documentation site in build/site, with every link checked; it needs no network, nor does its reader
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
 	@$(bin)/python docs/site/check.py build/site
+
+# SCRIPTS="tutorials/table.py" renders one of them.
+SCRIPTS ?=
+
+tutorials: $(installed) ## run the tutorials and the gallery, and record what their pages show, in docs/rendered
+	@$(bin)/python docs/site/render.py $(SCRIPTS)
 
 browser-tools: ## onnxruntime-web for the browser test of exported models (needs npm; the browser is your system's Chromium)
 	@npm install --silent --no-audit --no-fund --prefix "$(HOME)/.cache/ltnode-npm" onnxruntime-web@1.30.0

@@ -7,23 +7,12 @@ import tomllib
 from urllib.parse import urlsplit
 
 import pytest
+from prose import sentences
 from repository import ROOT, repository_file
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINKS = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", README)
 TARGETS = [markdown or html for markdown, html in LINKS]
-
-
-def sentences(markdown: str) -> list[list[str]]:
-    """The words of every sentence of the prose: without blocks of code, tables, headings, pictures and remarks.
-
-    A colon does not end a sentence; an item of a list without a full stop is one.
-    """
-    text = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|!\[.*?\]\(.*?\)", "", markdown, flags=re.DOTALL)
-    text = re.sub(r"^(#|\||<).*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    parts = re.split(r"(?<=[.?!])[*)]*(?:\s+|$)|\n\s*\n|\n(?=- )", text.replace("P. K.", "P.K."))
-    return [words for part in parts if (words := re.findall(r"[^\s*`]*\w[^\s*`]*", part))]
 
 
 def test_sentences_are_told_apart():

@@ -25,27 +25,50 @@ from ltnode.evaluation.shifts import rotate
 
 # %% alt="The first twenty digits of the folder, scanned at 8 by 8 pixels and enlarged to 16 by 16."
 scans = load_digits()
-for number, (scan, label) in enumerate(zip(scans.images, scans.target, strict=True)):
+for number, (scan, label) in enumerate(
+    zip(scans.images, scans.target, strict=True)
+):
     file = Path("digits") / str(label) / f"{number:04}.png"
     file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray((scan * 255 / 16).astype(np.uint8)).resize((16, 16), Image.Resampling.BICUBIC).save(file)
+    Image.fromarray((scan * 255 / 16).astype(np.uint8)).resize(
+        (16, 16), Image.Resampling.BICUBIC
+    ).save(file)
 
 
 def show(images, titles=None, columns=10, size=0.64):
     """Show a batch of grey images (N, 1, H, W)."""
     rows = -(-len(images) // columns)
-    fig, grid = plt.subplots(rows, columns, figsize=(columns * size, rows * (size + 0.3 * bool(titles))), squeeze=False)
+    _, grid = plt.subplots(
+        rows,
+        columns,
+        figsize=(columns * size, rows * (size + 0.3 * bool(titles))),
+        squeeze=False,
+    )
     for axes in grid.flat:
         axes.set_axis_off()
-    for axes, image, text in zip(grid.flat, images, titles or [""] * len(images), strict=False):
-        axes.imshow(image[0], cmap="gray", vmin=0, vmax=255 if image.dtype == torch.uint8 else 1, interpolation="nearest")
+    for axes, image, text in zip(
+        grid.flat, images, titles or [""] * len(images), strict=False
+    ):
+        axes.imshow(
+            image[0],
+            cmap="gray",
+            vmin=0,
+            vmax=255 if image.dtype == torch.uint8 else 1,
+            interpolation="nearest",
+        )
         axes.set_title(text, fontsize=7)
     plt.show()
 
 
 data = ltnode.data.from_folder("digits")
 print(data)
-show(data.train.x[torch.randperm(len(data.train), generator=torch.Generator().manual_seed(1))[:20]])
+show(
+    data.train.x[
+        torch.randperm(len(data.train), generator=torch.Generator().manual_seed(1))[
+            :20
+        ]
+    ]
+)
 
 # %% [markdown]
 # ## Training
@@ -55,11 +78,17 @@ show(data.train.x[torch.randperm(len(data.train), generator=torch.Generator().ma
 
 # %%
 model = ltnode.build("lt-node", data, seed=0)
-config = ltnode.train_preset("lt-node", data).replace(epochs=8, milestones=(6,), calibration_fraction=0.1)
+config = ltnode.train_preset("lt-node", data).replace(
+    epochs=8, milestones=(6,), calibration_fraction=0.1
+)
 run = ltnode.fit(model, data, config, out="runs/digits")
 trained = ltnode.TrainedModel.open("runs/digits")
-print(f"{sum(p.numel() for p in model.parameters()):,} weights, {run.results['steps']} steps")
-print("end-time:", {name: round(value, 2) for name, value in model.describe().items()})
+print(
+    f"{sum(p.numel() for p in model.parameters()):,} weights, {run.results['steps']} steps"
+)
+print(
+    "end-time:", {name: round(value, 2) for name, value in model.describe().items()}
+)
 
 # %% [markdown]
 # ## How good is it?
@@ -67,8 +96,12 @@ print("end-time:", {name: round(value, 2) for name, value in model.describe().it
 # %%
 test = trained.predict(data.test.x)
 print(f"error {ltnode.metrics.error(test.probs, data.test.y):.3f}")
-print(f"log-likelihood {ltnode.metrics.log_likelihood(test.probs, data.test.y):.3f}")
-print(f"{test.member_probs.shape[0]} members per answer, from one solve: {test.stats}")
+print(
+    f"log-likelihood {ltnode.metrics.log_likelihood(test.probs, data.test.y):.3f}"
+)
+print(
+    f"{test.member_probs.shape[0]} members per answer, from one solve: {test.stats}"
+)
 
 # %% [markdown]
 # ## Who is unsure about what?
@@ -79,7 +112,12 @@ print(f"{test.member_probs.shape[0]} members per answer, from one solve: {test.s
 hardest = test.entropy.argsort(descending=True)[:10]
 show(
     data.test.x[hardest],
-    [f"{label}? {p:.0%}\n(is {y})" for label, p, y in zip(test.labels[hardest], test.probs[hardest].amax(1), data.test.y[hardest])],
+    [
+        f"{label}? {p:.0%}\n(is {y})"
+        for label, p, y in zip(
+            test.labels[hardest], test.probs[hardest].amax(1), data.test.y[hardest]
+        )
+    ],
 )
 
 # %% [markdown]
@@ -90,7 +128,12 @@ show(
 curve = ltnode.metrics.risk_coverage(test.probs, data.test.y, -test.entropy)
 fig, axes = plt.subplots(figsize=(6.4, 2.6))
 axes.plot(curve.coverage, curve.risk)
-axes.set(xlabel="share of the images that are answered", ylabel="error of the answers", xlim=(0.7, 1), ylim=(0, None))
+axes.set(
+    xlabel="share of the images that are answered",
+    ylabel="error of the answers",
+    xlim=(0.7, 1),
+    ylim=(0, None),
+)
 plt.show()
 point = trained.operating_point
 print(f"operating point: abstain above {point.entropy_threshold:.2f} nats")
@@ -106,12 +149,20 @@ samples = Path(ltnode.__file__).parent / "serve" / "samples"
 
 def resized(name):
     """A sample image of the package at the size of the digits."""
-    return torch.from_numpy(np.array(Image.open(samples / name).convert("L").resize((16, 16), Image.Resampling.BILINEAR)))[None]
+    return torch.from_numpy(
+        np.array(
+            Image.open(samples / name)
+            .convert("L")
+            .resize((16, 16), Image.Resampling.BILINEAR)
+        )
+    )[None]
 
 
 generator = torch.Generator().manual_seed(0)
 foreign = {
-    "noise": torch.randint(256, (1, 16, 16), generator=generator, dtype=torch.uint8),
+    "noise": torch.randint(
+        256, (1, 16, 16), generator=generator, dtype=torch.uint8
+    ),
     "black": torch.zeros(1, 16, 16, dtype=torch.uint8),
     "letter K": resized("letter-k.png"),
     "shirt": resized("shirt.png"),
@@ -123,10 +174,20 @@ batch = torch.stack(list(foreign.values()))
 print(f"{'':15} answer  probability  entropy  familiarity")
 for name, row in zip(foreign, trained.rows(batch), strict=True):
     flag = "  unfamiliar" if row.unfamiliar else ""
-    print(f"{name:15} {row.name:>6} {row.probability:12.0%} {row.entropy:8.2f} {row.familiarity:12.3f}{flag}")
+    print(
+        f"{name:15} {row.name:>6} {row.probability:12.0%} {row.entropy:8.2f} {row.familiarity:12.3f}{flag}"
+    )
 
 # %% alt="Noise, a black image, a letter, a shirt, an inverted digit, a drawn digit and a test digit, with their answers."
-show(batch, [f"{name}\n{row.name}: {row.probability:.0%}" for name, row in zip(foreign, trained.rows(batch))], 7, 0.9)
+show(
+    batch,
+    [
+        f"{name}\n{row.name}: {row.probability:.0%}"
+        for name, row in zip(foreign, trained.rows(batch))
+    ],
+    7,
+    0.9,
+)
 
 # %% [markdown]
 # **What you should see.** Foreign images get an answer like any other, sometimes a sure one.
@@ -144,7 +205,9 @@ for angle in angles:
     p = trained.predict(rotate(images, angle))
     error.append(ltnode.metrics.error(p.probs, labels))
     entropy.append(float(p.entropy.mean()))
-    flagged.append(float((p.familiarity <= trained.false_alarm_rate).double().mean()))
+    flagged.append(
+        float((p.familiarity <= trained.false_alarm_rate).double().mean())
+    )
 fig, axes = plt.subplots(figsize=(6.4, 2.9))
 axes.plot(angles, error, "o-", ms=3, label="error")
 axes.plot(angles, entropy, "s-", ms=3, label="mean entropy (nats)")
@@ -152,7 +215,9 @@ axes.plot(angles, flagged, "^-", ms=3, label="share flagged as unfamiliar")
 axes.set(xlabel="rotation in degrees", xticks=range(0, 181, 30), ylim=(0, None))
 axes.legend()
 plt.show()
-print(f"flagged without rotation: {flagged[0]:.1%} of {len(images)}; the false-alarm rate is {trained.false_alarm_rate:.0%}")
+print(
+    f"flagged without rotation: {flagged[0]:.1%} of {len(images)}; the false-alarm rate is {trained.false_alarm_rate:.0%}"
+)
 
 # %% [markdown]
 # **What you should see.** The share of flagged images rises before most answers are wrong.
@@ -170,17 +235,29 @@ blotted[0, 10:16, 10:16] = 255
 explanation = ltnode.trained.explain(trained, blotted[None])[0]
 fig, (left, right) = plt.subplots(1, 2, figsize=(4.6, 2.3))
 left.imshow(blotted[0], cmap="gray", interpolation="nearest")
-right.imshow(explanation.falls.clamp_min(0), cmap="viridis", interpolation="nearest")
+right.imshow(
+    explanation.falls.clamp_min(0), cmap="viridis", interpolation="nearest"
+)
 left.set_title("image", loc="left")
 right.set_title("fall of the distance", loc="left")
 left.set_axis_off()
 right.set_axis_off()
 plt.show()
-print(f"familiarity {trained.rows(blotted[None])[0].familiarity:.3f}; to blame: {explanation.describe()}")
+print(
+    f"familiarity {trained.rows(blotted[None])[0].familiarity:.3f}; to blame: {explanation.describe()}"
+)
 
 # %% tags=["check"]
-unfamiliar = {name: row.unfamiliar for name, row in zip(foreign, trained.rows(batch), strict=True)}
-assert unfamiliar["noise"] and unfamiliar["black"] and unfamiliar["inverted digit"] and not unfamiliar["test digit"]
+unfamiliar = {
+    name: row.unfamiliar
+    for name, row in zip(foreign, trained.rows(batch), strict=True)
+}
+assert (
+    unfamiliar["noise"]
+    and unfamiliar["black"]
+    and unfamiliar["inverted digit"]
+    and not unfamiliar["test digit"]
+)
 assert flagged[2] > error[2] and entropy[6] < max(entropy[:6]) and error[6] > 0.8
 assert flagged[-1] > 3 * flagged[0] and error[6] > error[0]
 assert ltnode.metrics.error(test.probs, data.test.y) < 0.08

@@ -46,8 +46,17 @@ print(f"solved if RMSE <= {SUCCESS['reflection']}")
 # `reproduce` is what the command `ltnode reproduce motivating` calls. It trains with the settings of the record, and is not shortened.
 
 # %%
-MODELS = {"node": "NODE", "node-augmented": "NODE, one more dimension", "alt-node": "ALT-NODE"}
-trained = {name: reproduce("reflection", name, seed=0, out=Path("results"), runs=Path("runs")) for name in MODELS}
+MODELS = {
+    "node": "NODE",
+    "node-augmented": "NODE, one more dimension",
+    "alt-node": "ALT-NODE",
+}
+trained = {
+    name: reproduce(
+        "reflection", name, seed=0, out=Path("results"), runs=Path("runs")
+    )
+    for name in MODELS
+}
 
 # %% [markdown]
 # ## Your numbers, and ours
@@ -57,16 +66,33 @@ trained = {name: reproduce("reflection", name, seed=0, out=Path("results"), runs
 # %%
 print(f"{'':26} RMSE now  recorded  solved  five recorded seeds")
 for name, title in MODELS.items():
-    seeds = [json.loads((clone / f"paper/results/motivating-reflection-{name}-seed{seed}.json").read_text()) for seed in range(5)]
+    seeds = [
+        json.loads(
+            (
+                clone
+                / f"paper/results/motivating-reflection-{name}-seed{seed}.json"
+            ).read_text()
+        )
+        for seed in range(5)
+    ]
     now, recorded = trained[name].result, seeds[0]
     solved = f"{sum(record['solved'] for record in seeds)} of {len(seeds)} solved"
-    print(f"{title:26} {now['scores']['rmse']:8.4f} {recorded['scores']['rmse']:9.4f}  {now['solved']!s:7} {solved}")
+    print(
+        f"{title:26} {now['scores']['rmse']:8.4f} {recorded['scores']['rmse']:9.4f}  {now['solved']!s:7} {solved}"
+    )
 
 # %% tags=["check"]
 for name in MODELS:
-    recorded = json.loads((clone / f"paper/results/motivating-reflection-{name}-seed0.json").read_text())
+    recorded = json.loads(
+        (
+            clone / f"paper/results/motivating-reflection-{name}-seed0.json"
+        ).read_text()
+    )
     assert trained[name].result["solved"] == recorded["solved"]
-    assert abs(trained[name].result["scores"]["rmse"] - recorded["scores"]["rmse"]) < 0.2 * recorded["scores"]["rmse"] + 0.002
+    assert (
+        abs(trained[name].result["scores"]["rmse"] - recorded["scores"]["rmse"])
+        < 0.2 * recorded["scores"]["rmse"] + 0.002
+    )
 
 # %% [markdown]
 # **What you should see.** The plain NODE fails, as theory says it must, and the other two succeed.
@@ -87,11 +113,15 @@ for axes, (name, title) in zip(grid, MODELS.items(), strict=True):
     with torch.no_grad():
         paths = network.solve(network.initial_state(x), t, "stored").states[..., 0]
         ends = network.end_time.quantile([0.5], x).expand(1, len(x))[0]
-        last = torch.stack([paths[(t - end).abs().argmin(), row] for row, end in enumerate(ends)])
+        last = torch.stack(
+            [paths[(t - end).abs().argmin(), row] for row, end in enumerate(ends)]
+        )
     for row, colour in enumerate(colours):
         until = t <= ends[row] + 1e-6
         axes.plot(t[until], paths[until, row], color=colour, lw=1.2)
-        axes.plot(ends[row], last[row], "o", ms=4, color=colour, clip_on=False, zorder=3)
+        axes.plot(
+            ends[row], last[row], "o", ms=4, color=colour, clip_on=False, zorder=3
+        )
     axes.set(xlabel="t", xlim=(0, 3 if name == "alt-node" else 1.15))
     axes.set_title(title, loc="left", fontsize=9)
 grid[0].set_ylabel("first coordinate of the state")
@@ -108,9 +138,13 @@ plt.show()
 # %% alt="The quantiles of ALT-NODE's end-time against the input: the time at which an input stops depends on the input."
 line = torch.linspace(-1, 1, 200)[:, None]
 with torch.no_grad():
-    low, median, high = trained["alt-node"].network.end_time.quantile([0.05, 0.5, 0.95], line)
+    low, median, high = trained["alt-node"].network.end_time.quantile(
+        [0.05, 0.5, 0.95], line
+    )
 fig, axes = plt.subplots(figsize=(6.4, 2.4))
-axes.fill_between(line[:, 0], low, high, color="C2", alpha=0.25, lw=0, label="5 to 95 %")
+axes.fill_between(
+    line[:, 0], low, high, color="C2", alpha=0.25, lw=0, label="5 to 95 %"
+)
 axes.plot(line[:, 0], median, color="C2", label="median")
 axes.set(xlabel="input x", ylabel="end-time T", xlim=(-1, 1))
 axes.legend()

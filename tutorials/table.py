@@ -20,14 +20,21 @@ import ltnode
 # Some years are missing, as in any real table.
 
 # %%
-PER_SQUARE_METRE = {"Old town": 24.0, "Harbour": 19.0, "Hill": 16.0, "Station": 13.0}
+PER_SQUARE_METRE = {
+    "Old town": 24.0,
+    "Harbour": 19.0,
+    "Hill": 16.0,
+    "Station": 13.0,
+}
 
 
 def rent_of(flats):
     """The rent of a flat, before noise."""
     base = 350 + flats["size"] * flats["district"].map(PER_SQUARE_METRE)
     new = 1 + 0.25 * (flats["built"].fillna(1965) > 2000)
-    season = 1 + 0.05 * np.cos(2 * np.pi * (flats["listed"].dt.dayofyear - 230) / 365)
+    season = 1 + 0.05 * np.cos(
+        2 * np.pi * (flats["listed"].dt.dayofyear - 230) / 365
+    )
     return base * new * season
 
 
@@ -39,7 +46,8 @@ flats = pd.DataFrame(
         "district": rng.choice(list(PER_SQUARE_METRE), n, p=[0.2, 0.3, 0.3, 0.2]),
         "built": np.where(rng.random(n) < 0.1, np.nan, rng.integers(1900, 2024, n)),
         "balcony": rng.choice(["yes", "no"], n),
-        "listed": pd.Timestamp("2022-01-01") + pd.to_timedelta(rng.integers(0, 1000, n), unit="D"),
+        "listed": pd.Timestamp("2022-01-01")
+        + pd.to_timedelta(rng.integers(0, 1000, n), unit="D"),
     }
 )
 flats["rent"] = (rent_of(flats) + rng.normal(0, 90, n)).round()
@@ -70,8 +78,13 @@ table = table.sample(frac=1, random_state=0)
 train, test = table[:900], table[900:]
 regressor = ltnode.LTNodeRegressor(calibration_fraction=0.15, random_state=0)
 regressor.fit(train.drop(columns="rent"), train["rent"])
-chosen, calibrating = len(regressor.validation_rows_), len(regressor.calibration_rows_)
-print(f"{regressor.n_iter_} epochs; {chosen} rows to choose, {calibrating} rows to calibrate; noise: {regressor.noise_}")
+chosen, calibrating = (
+    len(regressor.validation_rows_),
+    len(regressor.calibration_rows_),
+)
+print(
+    f"{regressor.n_iter_} epochs; {chosen} rows to choose, {calibrating} rows to calibrate; noise: {regressor.noise_}"
+)
 
 # %% [markdown]
 # ## How good is it?
@@ -89,9 +102,22 @@ low, high = regressor.predict_interval(X_test, alpha=0.1)
 inside = (low <= y_test) & (y_test <= high)
 fig, axes = plt.subplots(figsize=(6.4, 3.8))
 axes.axline((1500, 1500), slope=1, color="C7", lw=1, ls="--")
-for hit, colour, label in ((inside, "C0", "interval holds the rent"), (~inside, "C1", "interval misses it")):
-    hit = hit & (np.arange(len(hit)) < 150)  # fewer than all, so that intervals can be told apart
-    axes.errorbar(y_test[hit], mean[hit], (mean - low)[hit], fmt="o", ms=3, lw=0.8, alpha=0.7, color=colour, label=label)
+first = np.arange(len(inside)) < 150  # not all, so that intervals can be told apart
+for hit, colour, label in (
+    (first & inside, "C0", "interval holds the rent"),
+    (first & ~inside, "C1", "interval misses it"),
+):
+    axes.errorbar(
+        y_test[hit],
+        mean[hit],
+        (mean - low)[hit],
+        fmt="o",
+        ms=3,
+        lw=0.8,
+        alpha=0.7,
+        color=colour,
+        label=label,
+    )
 axes.set(xlabel="true rent", ylabel="predicted rent")
 axes.legend()
 plt.show()
@@ -107,7 +133,9 @@ plt.show()
 for alpha in (0.5, 0.2, 0.1, 0.05):
     low, high = regressor.predict_interval(X_test, alpha=alpha)
     share = np.mean((low <= y_test) & (y_test <= high))
-    print(f"asked for {1 - alpha:.0%}: {share:.0%} of the test flats, mean width {np.mean(high - low):.0f}")
+    print(
+        f"asked for {1 - alpha:.0%}: {share:.0%} of the test flats, mean width {np.mean(high - low):.0f}"
+    )
 
 # %% [markdown]
 # ## Is this flat like the training flats?
@@ -137,9 +165,21 @@ distance = regressor.predict_uncertainty(X_test).distance
 fig, axes = plt.subplots(figsize=(6.4, 2.8))
 axes.hist(distance, bins=30, color="C0", alpha=0.6, label="test flats")
 top = axes.get_ylim()[1]
-for name, value in answers["distance"].items():
-    axes.axvline(value, color="C7" if name == "ordinary" else "C1", ymax=0.85)
-    axes.text(value, 0.88 * top, name, ha="center", fontsize=8)
+for height, (name, value) in zip(
+    (0.94, 0.8, 0.6, 0.4), answers["distance"].items(), strict=True
+):
+    axes.plot(
+        [value, value],
+        [0, (height - 0.04) * top],
+        color="C7" if name == "ordinary" else "C1",
+    )
+    axes.text(
+        value,
+        height * top,
+        name,
+        ha="left" if name == "ordinary" else "center",
+        fontsize=8,
+    )
 axes.set(xlabel="distance from the training flats", ylabel="test flats")
 plt.show()
 
@@ -152,11 +192,18 @@ plt.show()
 # It replaces each column by its mean, and reports by how much the distance falls.
 
 # %%
-falls = pd.DataFrame(regressor.explain_distance(strange), index=strange.index, columns=strange.columns)
+falls = pd.DataFrame(
+    regressor.explain_distance(strange),
+    index=strange.index,
+    columns=strange.columns,
+)
 falls.round(1)
 
 # %% tags=["check"]
-assert (answers["familiarity"][1:] <= 0.05).all() and answers["familiarity"].iloc[0] > 0.05
+assert (answers["familiarity"][1:] <= 0.05).all() and answers["familiarity"].iloc[
+    0
+] > 0.05
+assert (answers["std"][1:] > 1.5 * answers["std"].iloc[0]).all()
 assert list(falls.idxmax(axis=1)[1:]) == ["size", "district", "built"]
 
 # %% [markdown]
@@ -169,14 +216,20 @@ assert list(falls.idxmax(axis=1)[1:]) == ["size", "district", "built"]
 sizes = np.linspace(10, 400, 80)
 fig, axes = plt.subplots(figsize=(6.4, 3.4))
 for colour, district in (("C0", "Old town"), ("C2", "Station")):
-    rows = pd.DataFrame({"size": sizes, "district": district, "built": 1980.0, "balcony": "no"})
+    rows = pd.DataFrame(
+        {"size": sizes, "district": district, "built": 1980.0, "balcony": "no"}
+    )
     rows["listed"] = pd.Timestamp("2023-05-01")
     mean, std = regressor.predict(rows, return_std=True)
     axes.plot(sizes, mean, color=colour, label=district)
-    axes.fill_between(sizes, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, lw=0)
+    axes.fill_between(
+        sizes, mean - 2 * std, mean + 2 * std, color=colour, alpha=0.2, lw=0
+    )
     axes.plot(sizes, rent_of(rows), color=colour, ls="--", lw=1)
 axes.plot([], [], color="C7", ls="--", lw=1, label="truth")
-axes.set(xlabel="size in square metres", ylabel="rent", xlim=(10, 400), ylim=(0, None))
+axes.set(
+    xlabel="size in square metres", ylabel="rent", xlim=(10, 400), ylim=(0, None)
+)
 counts = axes.twinx()
 counts.hist(train["size"], bins=30, color="C7", alpha=0.35)
 counts.set(ylim=(0, 500), yticks=[])

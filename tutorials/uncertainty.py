@@ -29,7 +29,9 @@ def moons(n, seed, flipped=0.0):
 
 def classifier(**options):
     """The estimator, with more rows than usual to calibrate on, so that shares vary less."""
-    return ltnode.LTNodeClassifier(random_state=0, calibration_fraction=0.2, **options)
+    return ltnode.LTNodeClassifier(
+        random_state=0, calibration_fraction=0.2, **options
+    )
 
 
 # %% [markdown]
@@ -44,8 +46,12 @@ side = np.linspace(-4, 5, 120)
 plane = np.stack(np.meshgrid(side, side - 0.5), -1).reshape(-1, 2)
 u = clf.predict_uncertainty(plane)
 fig, grid = plt.subplots(1, 2, figsize=(6.6, 2.9))
-for axes, values, name in zip(grid, (u.entropy, u.familiarity), ("entropy", "familiarity"), strict=True):
-    picture = axes.pcolormesh(side, side - 0.5, values.reshape(120, 120), cmap="viridis", rasterized=True)
+for axes, values, name in zip(
+    grid, (u.entropy, u.familiarity), ("entropy", "familiarity"), strict=True
+):
+    picture = axes.pcolormesh(
+        side, side - 0.5, values.reshape(120, 120), cmap="viridis", rasterized=True
+    )
     fig.colorbar(picture, ax=axes, shrink=0.85)
     axes.scatter(*X[::5].T, s=1.5, color="0.96", lw=0)
     axes.set_aspect("equal")
@@ -67,12 +73,22 @@ shares = (0.0, 0.1, 0.2, 0.3)
 test, _ = moons(1000, seed=1)
 entropy, flagged = [], []
 for share in shares:
-    noisy = classifier().fit(*moons(1000, seed=0, flipped=share)).predict_uncertainty(test)
+    noisy = (
+        classifier()
+        .fit(*moons(1000, seed=0, flipped=share))
+        .predict_uncertainty(test)
+    )
     entropy.append(noisy.entropy.mean())
     flagged.append(np.mean(noisy.familiarity <= RATE))
 fine = np.linspace(1e-6, 0.3, 100)
 fig, axes = plt.subplots(figsize=(6.4, 2.7))
-axes.plot(fine, -fine * np.log(fine) - (1 - fine) * np.log(1 - fine), color="C7", ls="--", label="entropy of the noise alone")
+axes.plot(
+    fine,
+    -fine * np.log(fine) - (1 - fine) * np.log(1 - fine),
+    color="C7",
+    ls="--",
+    label="entropy of the noise alone",
+)
 axes.plot(shares, entropy, "o-", label="mean entropy (nats)")
 axes.plot(shares, flagged, "^-", color="C2", label="share flagged as unfamiliar")
 axes.set(xlabel="share of flipped labels", ylim=(0, 0.75))
@@ -101,7 +117,13 @@ for factor in factors:
 fig, axes = plt.subplots(figsize=(6.4, 2.6))
 axes.axhline(0.5, color="C7", lw=1, ls="--")
 for name, marker in (("distance", "^"), ("entropy", "o")):
-    axes.plot(factors, scores_far[name], marker=marker, color="C2" if name == "distance" else "C0", label=name)
+    axes.plot(
+        factors,
+        scores_far[name],
+        marker=marker,
+        color="C2" if name == "distance" else "C0",
+        label=name,
+    )
 axes.set(xlabel="factor", xscale="log", ylabel="AUROC", ylim=(0, 1.05))
 axes.set_xticks(factors, [f"{factor:g}" for factor in factors])
 axes.minorticks_off()
@@ -136,7 +158,9 @@ axes.legend(loc="upper left")
 plt.show()
 drifted = clf.predict_uncertainty(test + [1.0, 0.0])
 wrong = clf.predict(test + [1.0, 0.0]) != labels
-print(f"at a drift of 1, {np.mean(drifted.familiarity[wrong] <= RATE):.0%} of the wrong answers are flagged")
+print(
+    f"at a drift of 1, {np.mean(drifted.familiarity[wrong] <= RATE):.0%} of the wrong answers are flagged"
+)
 
 # %% [markdown]
 # **What you should see.** The alarm rises before the error does. It does not reach everybody:
@@ -156,8 +180,12 @@ def people(n):
     """Five rows for each of n persons."""
     persons = np.repeat(np.arange(n), 5)
     values = rng.normal(size=(n, 20))[persons] + 0.02 * rng.normal(size=(5 * n, 20))
-    frame = pd.DataFrame(values, columns=[f"value {number}" for number in range(20)])
-    frame["ill"] = np.where(values[:, 0] + values[:, 1] * values[:, 2] > 0, "yes", "no")
+    frame = pd.DataFrame(
+        values, columns=[f"value {number}" for number in range(20)]
+    )
+    frame["ill"] = np.where(
+        values[:, 0] + values[:, 1] * values[:, 2] > 0, "yes", "no"
+    )
     return frame.assign(person=[f"person {number}" for number in persons])
 
 
@@ -165,12 +193,24 @@ known, new = people(200), people(200)
 group_shares = {}
 for group in (None, "person"):
     shares = ltnode.data.Shares(test=0.1, calibration=0.3)
-    data = ltnode.data.from_table(known, "ill", group=group, ignore=() if group else ("person",), shares=shares)
+    data = ltnode.data.from_table(
+        known,
+        "ill",
+        group=group,
+        ignore=() if group else ("person",),
+        shares=shares,
+    )
     model = ltnode.build("lt-node", data, seed=0)
-    run = ltnode.fit(model, data, ltnode.train_preset("lt-node", data).replace(epochs=20))
-    familiarity = run.model.predict(data.prepare(data.schema.encode(new.drop(columns=["ill", "person"])).x)).familiarity
+    run = ltnode.fit(
+        model, data, ltnode.train_preset("lt-node", data).replace(epochs=20)
+    )
+    familiarity = run.model.predict(
+        data.prepare(data.schema.encode(new.drop(columns=["ill", "person"])).x)
+    ).familiarity
     share = group_shares[group] = float((familiarity <= RATE).double().mean())
-    print(f"group={group!r}: {share:.0%} of new persons' rows are flagged at a rate of {RATE:.0%}")
+    print(
+        f"group={group!r}: {share:.0%} of new persons' rows are flagged at a rate of {RATE:.0%}"
+    )
 
 # %% [markdown]
 # **What you should see.** Without groups, far too many new persons are flagged. With them, the share is near the rate again.
@@ -183,7 +223,9 @@ for group in (None, "person"):
 
 # %%
 X_noisy, y_noisy = moons(100, seed=3, flipped=0.2)
-sure = ltnode.LTNodeClassifier(random_state=0, early_stopping=False, max_epochs=200).fit(X_noisy, y_noisy)
+sure = ltnode.LTNodeClassifier(
+    random_state=0, early_stopping=False, max_epochs=200
+).fit(X_noisy, y_noisy)
 
 
 def log_probs(points):
@@ -194,13 +236,17 @@ def log_probs(points):
 held_out, held_out_labels = moons(500, seed=4, flipped=0.2)
 temperature = fit_temperature(log_probs(held_out), torch.tensor(held_out_labels))
 print(f"temperature {temperature:.2f}")
+calibration = []
 for name, drift in (("test points", 0.0), ("drifted points", 0.8)):
     points, truth = moons(1000, seed=5, flipped=0.2)
     before = log_probs(points + [drift, 0.0])
     after = ltnode.metrics.apply_temperature(before, temperature)
     errors = [ece(p.exp(), torch.tensor(truth)) for p in (before, after)]
+    calibration.append(errors)
     scores = [log_likelihood(p.exp(), torch.tensor(truth)) for p in (before, after)]
-    print(f"{name:14} calibration error {errors[0]:.2f} -> {errors[1]:.2f}, log-likelihood {scores[0]:.2f} -> {scores[1]:.2f}")
+    print(
+        f"{name:14} calibration error {errors[0]:.2f} -> {errors[1]:.2f}, log-likelihood {scores[0]:.2f} -> {scores[1]:.2f}"
+    )
 
 # %% [markdown]
 # **What you should see.** The temperature helps on points like those on which it was chosen.
@@ -228,13 +274,19 @@ print("left out:", of_north.schema_.ignored)
 cases = {
     "the labels are swapped": (clf, test, 1 - labels),
     "imitations of the other class": (clf, imitation, np.zeros(len(imitation))),
-    "swapped labels at another site": (of_north, with_site(test, "south"), 1 - labels),
+    "swapped labels at another site": (
+        of_north,
+        with_site(test, "south"),
+        1 - labels,
+    ),
 }
 print(f"{'':31} error  mean entropy  flagged")
 for name, (estimator, rows, expected) in cases.items():
     seen = estimator.predict_uncertainty(rows)
     share = np.mean(seen.familiarity <= RATE)
-    print(f"{name:31} {1 - estimator.score(rows, expected):5.2f} {seen.entropy.mean():13.2f} {share:8.1%}")
+    print(
+        f"{name:31} {1 - estimator.score(rows, expected):5.2f} {seen.entropy.mean():13.2f} {share:8.1%}"
+    )
 
 # %% [markdown]
 # **What you should see.** Nearly every answer is wrong, every answer is sure, and the alarm keeps silent.
@@ -245,15 +297,20 @@ for name, (estimator, rows, expected) in cases.items():
 # Conformal intervals of a regression hold the chosen share of new targets, if these come from the same source.
 # We change the source in three ways.
 
+
 # %% alt="Share of the targets within their intervals: as promised on new rows, and lower if the noise, the inputs or the function change."
 def table(n, seed, shift=0.0, noise=0.3, slope=1.0):
     """A regression on three columns."""
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n, 3)) + [shift, 0, 0]
-    return rows, slope * np.sin(2 * rows[:, 0]) + rows[:, 1] * rows[:, 2] + noise * rng.normal(size=n)
+    return rows, slope * np.sin(2 * rows[:, 0]) + rows[:, 1] * rows[
+        :, 2
+    ] + noise * rng.normal(size=n)
 
 
-regressor = ltnode.LTNodeRegressor(random_state=0, calibration_fraction=0.2, noise="constant").fit(*table(1200, seed=0))
+regressor = ltnode.LTNodeRegressor(
+    random_state=0, calibration_fraction=0.2, noise="constant"
+).fit(*table(1200, seed=0))
 sources = {
     "new rows": {},
     "twice the noise": {"noise": 0.6},
@@ -266,7 +323,9 @@ for changes in sources.values():
     low, high = regressor.predict_interval(rows, alpha=0.1)
     covered.append(np.mean((low <= targets) & (targets <= high)))
     width.append(np.mean(high - low))
-    unfamiliar.append(np.mean(regressor.predict_uncertainty(rows).familiarity <= RATE))
+    unfamiliar.append(
+        np.mean(regressor.predict_uncertainty(rows).familiarity <= RATE)
+    )
 fig, axes = plt.subplots(figsize=(6.4, 2.3))
 axes.barh(list(sources), covered, color=["C0", "C1", "C1", "C1"], alpha=0.8)
 axes.axvline(0.9, color=plt.rcParams["text.color"], lw=1, ls="--")
@@ -274,13 +333,34 @@ axes.invert_yaxis()
 axes.set(xlabel="share of the targets within their 90 % interval", xlim=(0, 1))
 plt.show()
 for name, *values in zip(sources, covered, width, unfamiliar, strict=True):
-    print(f"{name:17} covered {values[0]:.0%}, mean width {values[1]:.2f}, flagged {values[2]:.0%}")
+    print(
+        f"{name:17} covered {values[0]:.0%}, mean width {values[1]:.2f}, flagged {values[2]:.0%}"
+    )
 
 # %% tags=["check"]
-assert all(d > e for d, e in zip(scores_far["distance"], scores_far["entropy"])) and scores_far["entropy"][0] < 0.5
-assert flagged[0] < 0.1 and all(f > e for f, e in zip(flagged, error)) and group_shares[None] > 3 * group_shares["person"]
-assert all(1 - e.score(r, t) > 0.9 and np.mean(e.predict_uncertainty(r).familiarity <= RATE) < 0.1 for e, r, t in cases.values())
-assert covered[0] > 0.85 and covered[1] < 0.7 and covered[3] < 0.3 and covered[2] > covered[1] and width[2] > 1.2 * width[0]
+assert (
+    all(d > e for d, e in zip(scores_far["distance"], scores_far["entropy"]))
+    and scores_far["entropy"][0] < 0.5
+)
+assert (
+    flagged[0] < 0.1
+    and all(f > e for f, e in zip(flagged, error))
+    and group_shares[None] > 3 * group_shares["person"]
+)
+assert temperature > 1.5 and all(after < before for before, after in calibration)
+assert calibration[1][1] > calibration[0][0]
+assert all(
+    1 - e.score(r, t) > 0.9
+    and np.mean(e.predict_uncertainty(r).familiarity <= RATE) < 0.1
+    for e, r, t in cases.values()
+)
+assert (
+    covered[0] > 0.85
+    and covered[1] < 0.7
+    and covered[3] < 0.3
+    and covered[2] > covered[1]
+    and width[2] > 1.2 * width[0]
+)
 
 # %% [markdown]
 # **What you should see.** New rows are covered as promised. More noise and another function cost coverage, and nothing is flagged:

@@ -53,7 +53,9 @@ class Field(nn.Module):
 
     def __init__(self, width=32):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 2))
+        self.net = nn.Sequential(
+            nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 2)
+        )
 
     def forward(self, t, h):
         return torch.tanh(self.net(h))
@@ -84,7 +86,10 @@ print(model.end_time)
 # %%
 optimizer = torch.optim.Adam(
     [
-        {"params": [*model.field.parameters(), *model.head.parameters()], "lr": 1e-2},
+        {
+            "params": [*model.field.parameters(), *model.head.parameters()],
+            "lr": 1e-2,
+        },
         {"params": list(model.end_time.parameters()), "lr": 2e-2},
     ]
 )
@@ -92,7 +97,9 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 400)
 history = []
 for step in range(400):
     if step % 4 == 0:
-        history.append((step, *model.end_time.quantile([0.05, 0.25, 0.5, 0.75, 0.95]).tolist()))
+        history.append(
+            (step, *model.end_time.quantile([0.05, 0.25, 0.5, 0.75, 0.95]).tolist())
+        )
     batch = torch.randint(len(x), (128,))
     loss = model.loss(x[batch], y[batch], n_data=len(x))
     optimizer.zero_grad()
@@ -102,7 +109,9 @@ for step in range(400):
     model.after_step()
     if step % 100 == 99:
         parts = model.loss_parts
-        print(f"step {step + 1}: log-likelihood {parts.expected_log_likelihood:.3f}, KL {parts.kl:.2f}")
+        print(
+            f"step {step + 1}: log-likelihood {parts.expected_log_likelihood:.3f}, KL {parts.kl:.2f}"
+        )
 model.eval()
 model.finish_training(x, y)
 p = model.predict(x_test)
@@ -120,15 +129,39 @@ with torch.no_grad():
     paths = ltnode.odesolve(model.field, x[:24], times, rtol=1e-5, atol=1e-5).states
 reach = float(paths.abs().max()) * 1.08
 side = np.linspace(-reach, reach, 40)
-mesh = torch.tensor(np.stack(np.meshgrid(side, side), -1).reshape(-1, 2), dtype=torch.float32)
+mesh = torch.tensor(
+    np.stack(np.meshgrid(side, side), -1).reshape(-1, 2), dtype=torch.float32
+)
 with torch.no_grad():
     arrows = model.field(torch.tensor(0.0), mesh).reshape(40, 40, 2)
     logits = model.head(mesh).reshape(40, 40, 2)
 fig, axes = plt.subplots(figsize=(5.4, 5.0))
-axes.streamplot(side, side, arrows[..., 0].numpy(), arrows[..., 1].numpy(), color="C7", density=0.9, linewidth=0.6, arrowsize=0.7)
-axes.contour(side, side, (logits[..., 1] - logits[..., 0]).numpy(), levels=[0.0], colors=[plt.rcParams["text.color"]], linewidths=2)
+axes.streamplot(
+    side,
+    side,
+    arrows[..., 0].numpy(),
+    arrows[..., 1].numpy(),
+    color="C7",
+    density=0.9,
+    linewidth=0.6,
+    arrowsize=0.7,
+)
+axes.contour(
+    side,
+    side,
+    (logits[..., 1] - logits[..., 0]).numpy(),
+    levels=[0.0],
+    colors=[plt.rcParams["text.color"]],
+    linewidths=2,
+)
 for point in range(24):
-    axes.plot(paths[:, point, 0], paths[:, point, 1], color=f"C{int(y[point])}", lw=1.1, alpha=0.8)
+    axes.plot(
+        paths[:, point, 0],
+        paths[:, point, 1],
+        color=f"C{int(y[point])}",
+        lw=1.1,
+        alpha=0.8,
+    )
 draw_points(axes, x[:24], y[:24], size=20)
 axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
 plt.show()
@@ -145,14 +178,25 @@ plt.show()
 moments = torch.tensor([0.0, 0.75, 1.5, 3.0])
 with torch.no_grad():
     states = model.solve(model.initial_state(x), moments, "stored").states
-    w, b = model.head.weight[1] - model.head.weight[0], float(model.head.bias[1] - model.head.bias[0])
+    w, b = (
+        model.head.weight[1] - model.head.weight[0],
+        float(model.head.bias[1] - model.head.bias[0]),
+    )
 fig, grid = plt.subplots(1, 4, figsize=(6.6, 1.9))
 for axes, moment, state in zip(grid, moments, states, strict=True):
     draw_points(axes, state, y, size=2)
     centre, half = state.mean(0), 1.15 * float((state - state.mean(0)).abs().max())
-    on_line = -b * w / (w @ w) + torch.tensor([[-1.0], [1.0]]) * 20 * torch.stack([-w[1], w[0]]) / w.norm()
+    on_line = (
+        -b * w / (w @ w)
+        + torch.tensor([[-1.0], [1.0]]) * 20 * torch.stack([-w[1], w[0]]) / w.norm()
+    )
     axes.plot(*on_line.T, color=plt.rcParams["text.color"], lw=1)
-    axes.set(xlim=(centre[0] - half, centre[0] + half), ylim=(centre[1] - half, centre[1] + half), xticks=[], yticks=[])
+    axes.set(
+        xlim=(centre[0] - half, centre[0] + half),
+        ylim=(centre[1] - half, centre[1] + half),
+        xticks=[],
+        yticks=[],
+    )
     axes.set_title(f"t = {moment:g}", loc="left")
 plt.show()
 
@@ -180,7 +224,13 @@ with torch.no_grad():
     prior = ltnode.GammaTime(2.0, 0.5, window=(0.0, 3.0)).log_prob(t).exp()
 fig, (left, right) = plt.subplots(1, 2, figsize=(6.6, 2.8))
 left.plot(t, likelihood, color="C0", label="log-likelihood at t")
-left.plot(t, log_likelihood_over_time(x_test, y_test), color="C0", ls=":", label="on test points")
+left.plot(
+    t,
+    log_likelihood_over_time(x_test, y_test),
+    color="C0",
+    ls=":",
+    label="on test points",
+)
 left.set(xlabel="end-time t", ylim=(-1.0, 0.05))
 other = left.twinx()
 other.fill_between(t, 0, density, color="C1", alpha=0.3, lw=0)
@@ -206,11 +256,20 @@ plt.show()
 
 # %% alt="Maps over the plane: probability of class 1, which changes between the moons, and the disagreement of the members."
 side = np.linspace(-3.2, 3.2, 90)
-plane = torch.tensor(np.stack(np.meshgrid(side, side), -1).reshape(-1, 2), dtype=torch.float32)
+plane = torch.tensor(
+    np.stack(np.meshgrid(side, side), -1).reshape(-1, 2), dtype=torch.float32
+)
 answer = model.predict(plane, samples=30)
 fig, grid = plt.subplots(1, 2, figsize=(6.6, 3.0))
-for axes, values, name in zip(grid, (answer.probs[:, 1], answer.epistemic), ("probability", "epistemic"), strict=True):
-    picture = axes.pcolormesh(side, side, values.reshape(90, 90), cmap="viridis", rasterized=True)
+for axes, values, name in zip(
+    grid,
+    (answer.probs[:, 1], answer.epistemic),
+    ("probability", "epistemic"),
+    strict=True,
+):
+    picture = axes.pcolormesh(
+        side, side, values.reshape(90, 90), cmap="viridis", rasterized=True
+    )
     fig.colorbar(picture, ax=axes, shrink=0.8)
     axes.scatter(*x.T, s=1.5, color="0.96", lw=0)
     axes.set_aspect("equal")

@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # MkDocs loads a hook as a file 
 
 from drawings import in_theme
 from mkdocs.structure.files import File, Files
-from notebooks import notebook, page as script_page
+from notebooks import notebook
+from notebooks import page as script_page
 from pages import PAGES, images_outside, site_markdown
 
 from ltnode.report.style import DARK, LIGHT

@@ -58,7 +58,8 @@ def site_markdown(text: str, source: str, root: Path, repository: str) -> str:
     """The Markdown of a file of the repository, as the site needs it.
 
     Links to files that are not pages of the site lead to the repository; a link to nothing is left for the build to report.
-    A ``<picture>`` becomes two images, of which the colours of the page choose one; so does a rendered figure. Remarks for tests and renderers go.
+    A ``<picture>`` becomes two images, of which the colours of the page choose one; so does a rendered figure.
+    Remarks for tests and renderers go.
 
     Args:
         text: Content of the file.

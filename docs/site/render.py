@@ -123,7 +123,8 @@ def main() -> None:
         if arguments.here:
             record, drawings = run_script(script)
             write(script, record, drawings, arguments.out)
-            print(f"{script.relative_to(ROOT)}: {record.seconds:.0f} s ({record.cpu_seconds:.0f} s on the processor), {len(drawings)} figures", flush=True)
+            time_taken = f"{record.seconds:.0f} s ({record.cpu_seconds:.0f} s on the processor)"
+            print(f"{script.relative_to(ROOT)}: {time_taken}, {len(drawings)} figures", flush=True)
         else:
             _in_own_process(script, arguments.out.resolve())
 

@@ -15,7 +15,6 @@ from ltnode.data import concentric_annuli
 from ltnode.models.vectors import TimeMLP, mlp
 
 
-
 class Field(nn.Module):
     """A field of limited speed, so that paths stay in the picture."""
 
@@ -30,9 +29,19 @@ class Field(nn.Module):
 data = concentric_annuli(400, seed=0)
 torch.manual_seed(0)
 model = ltnode.LatentTimeODE(
-    nn.Identity(), Field(), nn.Linear(2, 2), ltnode.AmortizedGammaTime(mlp([2, 32, 2])), "classification"
+    nn.Identity(),
+    Field(),
+    nn.Linear(2, 2),
+    ltnode.AmortizedGammaTime(mlp([2, 32, 2])),
+    "classification",
 )
-ltnode.fit(model, data, ltnode.TrainConfig(epochs=400, batch_size=None, lr=1e-2, schedule="cosine", device="cpu"))
+ltnode.fit(
+    model,
+    data,
+    ltnode.TrainConfig(
+        epochs=400, batch_size=None, lr=1e-2, schedule="cosine", device="cpu"
+    ),
+)
 error = ltnode.metrics.error(model.predict(data.test.x).probs, data.test.y)
 
 x, y = data.train.x[:60], data.train.y[:60]
@@ -40,18 +49,40 @@ t = torch.linspace(0, 3, 61)
 with torch.no_grad():
     paths = model.solve(model.initial_state(x), t, "stored").states
     stops = model.end_time.quantile([0.5], x)[0]
-    ends = torch.stack([paths[(t - stop).abs().argmin(), row] for row, stop in enumerate(stops)])
+    ends = torch.stack(
+        [paths[(t - stop).abs().argmin(), row] for row, stop in enumerate(stops)]
+    )
 low, high = torch.cat([x, ends]).amin(0) - 0.4, torch.cat([x, ends]).amax(0) + 0.4
-columns, rows = (np.linspace(float(a), float(b), 40) for a, b in zip(low, high, strict=True))
-mesh = torch.tensor(np.stack(np.meshgrid(columns, rows), -1).reshape(-1, 2), dtype=torch.float32)
+columns, rows = (
+    np.linspace(float(a), float(b), 40) for a, b in zip(low, high, strict=True)
+)
+mesh = torch.tensor(
+    np.stack(np.meshgrid(columns, rows), -1).reshape(-1, 2), dtype=torch.float32
+)
 with torch.no_grad():
     arrows = model.field(stops.median(), mesh).reshape(40, 40, 2).numpy()
     logits = model.head(mesh).reshape(40, 40, 2)
 
 fig, axes = plt.subplots(figsize=(6.0, 5.2))
-axes.streamplot(columns, rows, arrows[..., 0], arrows[..., 1], color="C7", density=0.6, linewidth=0.5, arrowsize=0.6)
+axes.streamplot(
+    columns,
+    rows,
+    arrows[..., 0],
+    arrows[..., 1],
+    color="C7",
+    density=0.6,
+    linewidth=0.5,
+    arrowsize=0.6,
+)
 levels = (logits[..., 1] - logits[..., 0]).numpy()
-axes.contour(columns, rows, levels, levels=[0.0], colors=[plt.rcParams["text.color"]], linewidths=2)
+axes.contour(
+    columns,
+    rows,
+    levels,
+    levels=[0.0],
+    colors=[plt.rcParams["text.color"]],
+    linewidths=2,
+)
 for row, label in enumerate(y):
     path = paths[t <= stops[row], row]
     axes.plot(*path.T, color=f"C{int(label)}", lw=0.8, alpha=0.7)

@@ -15,7 +15,11 @@ import ltnode
 trained = ltnode.from_pretrained("lt-node-mnist")
 model = trained.model
 samples = Path(ltnode.__file__).parent / "serve" / "samples"
-images = {"a digit": "digit-3", "between 4 and 9": "four-or-nine", "noise": "noise-grey"}
+images = {
+    "a digit": "digit-3",
+    "between 4 and 9": "four-or-nine",
+    "noise": "noise-grey",
+}
 
 t = torch.linspace(0.01, 2.99, 80)
 fig, grid = plt.subplots(2, 3, figsize=(6.6, 3.6), height_ratios=(1, 2.4))
@@ -24,7 +28,9 @@ for (above, below), (name, file) in zip(grid.T, images.items(), strict=True):
     row = trained.rows(raw)[0]
     x = trained.prepare(raw)
     with torch.no_grad():
-        probs = model.outputs_at(model.solve(model.initial_state(x), t, "stored").states)[:, 0].softmax(-1)
+        probs = model.outputs_at(
+            model.solve(model.initial_state(x), t, "stored").states
+        )[:, 0].softmax(-1)
         density = model.end_time.log_prob(t).exp()
     above.imshow(raw[0, 0], cmap="gray")
     above.set_axis_off()
@@ -35,11 +41,13 @@ for (above, below), (name, file) in zip(grid.T, images.items(), strict=True):
         below.plot(t, probs[:, digit], color=f"C{place}", label=str(digit))
     below.set(xlabel="t", xlim=(0, 3), ylim=(0, 1.05))
     below.legend(loc="center right", fontsize=8)
-    print(f"{name:16} {row.name}, probability {row.probability:.2f}, entropy {row.entropy:.2f}, familiarity {row.familiarity:.4f}")
+    print(
+        f"{name:16} {row.name}, probability {row.probability:.2f}, entropy {row.entropy:.2f}, familiarity {row.familiarity:.4f}"
+    )
 grid[1, 0].set_ylabel("probability")
 plt.show()
 
 # %% [markdown]
-# **What you should see.** The noise gets an answer, too. Only the last number, the familiarity, gives it away.
+# **What you should see.** The noise gets an answer, too, and keeps it for most of the path. Its familiarity gives it away.
 #
 # **Try next.** The explorer page draws this curve for your own images: `ltnode serve lt-node-mnist --open`.

@@ -12,7 +12,9 @@ from sklearn.datasets import load_diabetes
 import ltnode
 
 table = load_diabetes(as_frame=True, scaled=False)
-regressor = ltnode.LTNodeRegressor(random_state=0, noise="constant").fit(table.data, table.target)
+regressor = ltnode.LTNodeRegressor(random_state=0, noise="constant").fit(
+    table.data, table.target
+)
 patient = table.data.median().to_frame().T
 bmi = np.linspace(10, 75, 90)
 rows = patient.loc[patient.index.repeat(len(bmi))].assign(bmi=bmi)
@@ -21,12 +23,35 @@ mean = regressor.predict(rows)
 
 fig, axes = plt.subplots(figsize=(6.4, 3.6))
 for width, opacity in ((2, 0.15), (1, 0.25)):
-    axes.fill_between(bmi, mean - width * u.std, mean + width * u.std, color="C0", alpha=opacity, lw=0)
+    axes.fill_between(
+        bmi,
+        mean - width * u.std,
+        mean + width * u.std,
+        color="C0",
+        alpha=opacity,
+        lw=0,
+    )
 axes.plot(bmi, mean, color="C0", label="prediction, ±1 and ±2 std")
 flagged = u.familiarity <= 0.05
-axes.plot(bmi, np.where(flagged, mean, np.nan), color="C1", lw=3, label="flagged as unfamiliar")
-axes.plot(table.data["bmi"], np.full(len(table.data), -60), "|", color="C7", ms=7, alpha=0.6, label="training patients")
-axes.set(xlabel="body-mass index", ylabel="progression of the disease", xlim=(10, 75))
+axes.plot(
+    bmi,
+    np.where(flagged, mean, np.nan),
+    color="C1",
+    lw=3,
+    label="flagged as unfamiliar",
+)
+axes.plot(
+    table.data["bmi"],
+    np.full(len(table.data), -60),
+    "|",
+    color="C7",
+    ms=7,
+    alpha=0.6,
+    label="training patients",
+)
+axes.set(
+    xlabel="body-mass index", ylabel="progression of the disease", xlim=(10, 75)
+)
 axes.legend(loc="upper left")
 plt.show()
 

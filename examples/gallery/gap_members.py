@@ -26,7 +26,14 @@ colours = plt.get_cmap("viridis")
 fig, axes = plt.subplots(figsize=(6.4, 3.6))
 for t, member in zip(times, members, strict=True):
     axes.plot(grid[:, 0], member, color=colours(float(t) / 3), lw=0.9)
-axes.plot(*data.train.x[::3].T, data.train.y[::3], ".", color="C7", ms=4, label="training points")
+axes.plot(
+    *data.train.x[::3].T,
+    data.train.y[::3],
+    ".",
+    color="C7",
+    ms=4,
+    label="training points",
+)
 scale = plt.cm.ScalarMappable(norm=plt.Normalize(0, 3), cmap="viridis")
 fig.colorbar(scale, ax=axes, label="end-time")
 axes.set(xlabel="x", ylabel="y", xlim=(-2, 2), ylim=(-2.2, 2.2))

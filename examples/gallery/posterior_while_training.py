@@ -27,7 +27,12 @@ def note(event):
 
 with torch.no_grad():
     start = model.end_time.log_prob(t).exp()
-ltnode.fit(model, data, ltnode.train_preset("lt-node", data).replace(epochs=epochs), on_epoch=note)
+ltnode.fit(
+    model,
+    data,
+    ltnode.train_preset("lt-node", data).replace(epochs=epochs),
+    on_epoch=note,
+)
 
 colours = plt.get_cmap("viridis")
 fig, axes = plt.subplots(figsize=(6.4, 3.4))

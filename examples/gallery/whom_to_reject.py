@@ -13,13 +13,17 @@ from sklearn.model_selection import train_test_split
 import ltnode
 
 X, y = load_digits(return_X_y=True)
-X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
+X_train, X_test, y_train, y_test = train_test_split(
+    X, y, test_size=0.4, random_state=0
+)
 classifier = ltnode.LTNodeClassifier(random_state=0).fit(X_train, y_train)
 
 rng = np.random.default_rng(0)
 foreign = rng.permuted(X_test[: len(X_test) // 4], axis=1)
 rows = np.concatenate([X_test, foreign])
-correct = np.concatenate([classifier.predict(X_test) == y_test, np.zeros(len(foreign), dtype=bool)])
+correct = np.concatenate(
+    [classifier.predict(X_test) == y_test, np.zeros(len(foreign), dtype=bool)]
+)
 u = classifier.predict_uncertainty(rows)
 
 
@@ -36,13 +40,22 @@ orders = {
 }
 rejected = np.arange(len(rows)) / len(rows)
 fig, axes = plt.subplots(figsize=(6.4, 3.5))
-for (name, score), colour in zip(orders.items(), ("C0", "C2", "C1", "C7"), strict=True):
+for (name, score), colour in zip(
+    orders.items(), ("C0", "C2", "C1", "C7"), strict=True
+):
     order = np.argsort(score)  # the surest first
     accuracy = np.cumsum(correct[order]) / np.arange(1, len(rows) + 1)
     axes.plot(rejected[:-20], accuracy[::-1][:-20], color=colour, label=name)
-    print(f"{name:20} accuracy after rejecting a quarter: {accuracy[::-1][len(rows) // 4]:.3f}")
+    print(
+        f"{name:20} accuracy after rejecting a quarter: {accuracy[::-1][len(rows) // 4]:.3f}"
+    )
 axes.axvline(len(foreign) / len(rows), color="C7", lw=1, ls="--")
-axes.set(xlabel="share that is rejected", ylabel="accuracy of the answers", xlim=(0, 0.5), ylim=(0.7, 1.01))
+axes.set(
+    xlabel="share that is rejected",
+    ylabel="accuracy of the answers",
+    xlim=(0, 0.5),
+    ylim=(0.7, 1.01),
+)
 axes.legend(loc="center right", bbox_to_anchor=(1.0, 0.4))
 plt.show()
 
