@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jupytext
 import nbformat
@@ -20,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 RENDERED = ROOT / "docs" / "rendered"
 HIDDEN = "check"
 """Tag of cells that check what the text says; they are run, but not shown on the page."""
-_ORDER = re.compile(r"^# (.+)$", flags=re.MULTILINE)
-_LINK = re.compile(r"(\]\()(?!\w+:)((?:\.\./)+[^()\s]+)(\))")
+_HEADING = re.compile(r"^# (.+)$", flags=re.MULTILINE)
+_LINK = re.compile(r"(\]\()(?!\w+:|#)([^()\s]+)(\))")
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,18 @@ class Cell:
 
     @property
     def digest(self) -> str:
-        """Short checksum of the source."""
-        return hashlib.sha256(self.source.encode()).hexdigest()[:12]
+        """Short checksum of what a code cell does; its format and its comments do not matter."""
+        return hashlib.sha256(repr(_without_format(ast.parse(self.source))).encode()).hexdigest()[:12]
+
+
+def _without_format(node: Any) -> Any:
+    """A syntax tree as nested tuples, in which what is empty is left out: other versions of Python have other empty fields."""
+    if isinstance(node, list):
+        return tuple(_without_format(entry) for entry in node)
+    if not isinstance(node, ast.AST):
+        return node
+    fields = ((name, _without_format(value)) for name, value in ast.iter_fields(node) if value not in (None, []))
+    return (type(node).__name__, *fields)
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,7 @@ def read_cells(script: Path) -> list[Cell]:
 
 def title(script: Path) -> str:
     """The first heading of a script."""
-    found = _ORDER.search("\n".join(cell.source for cell in read_cells(script) if not cell.is_code))
+    found = _HEADING.search("\n".join(cell.source for cell in read_cells(script) if not cell.is_code))
     if found is None:
         raise ValueError(f"{script} has no heading: begin with a Markdown cell whose first line is '# # Title'")
     return found[1]
