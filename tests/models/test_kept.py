@@ -1,14 +1,17 @@
-"""The quantiles that are kept between predictions are those of the current posterior."""
+"""What is kept between predictions is that of the current model: quantiles of the posterior, and the factor of a density."""
 
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
 
 import ltnode
 from ltnode.endtime import EndTime
+from ltnode.models.familiarity import TiedGaussian
+from ltnode.models.kept import Kept
 from ltnode.models.quantiles import KeptQuantiles
 
 X = torch.zeros(3, 2)
@@ -54,3 +57,32 @@ def test_a_copy_of_a_model_keeps_its_own_quantiles():
     twin.end_time.alpha.data.fill_(5.0)
     assert not torch.equal(twin.prediction_times(X), before)
     assert torch.equal(model.prediction_times(X), before)
+
+
+def test_copies_and_pickles_keep_nothing():
+    kept: Kept[list[int]] = Kept()
+    value = kept.get("object", 1, lambda: [1])
+    assert kept.get("object", 1, list) is value
+    for twin in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
+        assert twin.get("object", 1, lambda: [2]) == [2]
+
+
+def test_the_factor_of_a_density_follows_every_change():
+    """The distance is that of a density that has kept nothing: after a fit, a change in place, a load, and in float64."""
+    density, x = TiedGaussian(), torch.randn(60, 5, generator=torch.Generator().manual_seed(0))
+    density.fit(x, None)
+
+    def agrees(dtype: torch.dtype = torch.float32) -> bool:
+        return torch.equal(density(x.to(dtype)), copy.deepcopy(density)(x.to(dtype)))
+
+    assert agrees() and agrees()
+    density.factor.mul_(2)
+    assert agrees()
+    density.fit(2 * x + 1, None)
+    assert agrees()
+    state = {name: value.clone() for name, value in density.state_dict().items()}
+    state["factor"] *= 3
+    density.load_state_dict(state)
+    assert agrees()
+    density.scale, density.means = density.scale.double(), density.means.double()
+    assert agrees(torch.float64)
