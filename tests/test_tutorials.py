@@ -190,7 +190,8 @@ def test_a_script_is_a_valid_notebook(notebooks: ModuleType, script: Path, tmp_p
 def test_a_script_runs_and_makes_the_figures_of_its_page(script: Path, tmp_path: Path):
     """In an empty folder; hidden cells check what the text says. Figures and numbers of lines are those of the record.
 
-    Numbers are not compared, because they differ between processors. The time limit counts processor time, because the machine may be busy with other tests.
+    Numbers are not compared, because they differ between processors. The time limit counts processor time, because the machine
+    may be busy with other tests.
     """
     command = [sys.executable, str(ROOT / "docs/site/render.py"), "--out", str(tmp_path), str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "MPLBACKEND": "Agg"})

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 RENDERED = ROOT / "docs" / "rendered"
 HIDDEN = "check"
 """Tag of cells that check what the text says; they are run, but not shown on the page."""
-_HEADING = re.compile(r"^# (.+)$", flags=re.MULTILINE)
 _LINK = re.compile(r"(\]\()(?!\w+:|#)([^()\s]+)(\))")
 
 
@@ -115,14 +114,6 @@ def read_cells(script: Path) -> list[Cell]:
         Cell(cell.source, cell.cell_type == "code", cell.metadata.get("alt", ""), HIDDEN in cell.metadata.get("tags", ()))
         for cell in jupytext.read(script, fmt="py:percent").cells
     ]
-
-
-def title(script: Path) -> str:
-    """The first heading of a script."""
-    found = _HEADING.search("\n".join(cell.source for cell in read_cells(script) if not cell.is_code))
-    if found is None:
-        raise ValueError(f"{script} has no heading: begin with a Markdown cell whose first line is '# # Title'")
-    return found[1]
 
 
 def stale_cells(script: Path, record: Record) -> list[int]:
