@@ -62,13 +62,8 @@ def show(images, titles=None, columns=10, size=0.64):
 
 data = ltnode.data.from_folder("digits")
 print(data)
-show(
-    data.train.x[
-        torch.randperm(len(data.train), generator=torch.Generator().manual_seed(1))[
-            :20
-        ]
-    ]
-)
+order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(1))
+show(data.train.x[order[:20]])
 
 # %% [markdown]
 # ## Training
@@ -149,12 +144,9 @@ samples = Path(ltnode.__file__).parent / "serve" / "samples"
 
 def resized(name):
     """A sample image of the package at the size of the digits."""
+    grey = Image.open(samples / name).convert("L")
     return torch.from_numpy(
-        np.array(
-            Image.open(samples / name)
-            .convert("L")
-            .resize((16, 16), Image.Resampling.BILINEAR)
-        )
+        np.array(grey.resize((16, 16), Image.Resampling.BILINEAR))
     )[None]
 
 

@@ -283,7 +283,7 @@ assert likelihood[-30:].mean() > likelihood[:10].mean()
 
 # %% [markdown]
 # **What you should see.** The members disagree along the boundary, and far from the moons where it continues.
-# Between and behind the moons they agree, even where there are no data. [What the uncertainty means](uncertainty.py) shows
+# Behind the moons they agree, even where there are no data. [What the uncertainty means](uncertainty.py) shows
 # what to do about that.
 #
 # ## Try next

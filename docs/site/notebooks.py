@@ -149,12 +149,13 @@ def _parts(script: Path, record: Record, repository: str) -> Iterator[str]:
         if output is None:
             yield cell.source if number else _with_downloads(cell.source, script, record, repository)
             continue
-        yield f"```python\n{cell.source}\n```"
-        if output.text:
-            yield f'<div class="output" markdown>\n\n```text\n{output.text.rstrip()}\n```\n\n</div>'
         up = "../" * len(script.parent.relative_to(ROOT).parts)
-        for figure in output.figures:
-            yield f"![{cell.alt}]({up}docs/rendered/{place(script)}-{figure}.svg)"
+        figures = [f"![{cell.alt}]({up}docs/rendered/{place(script)}-{figure}.svg)" for figure in output.figures]
+        code = [f"```python\n{cell.source}\n```"]
+        if output.text:
+            code.append(f'<div class="output" markdown>\n\n```text\n{output.text.rstrip()}\n```\n\n</div>')
+        # Who comes from a thumbnail wants to see the picture first.
+        yield from (*figures, *code) if place(script).startswith("gallery/") else (*code, *figures)
 
 
 def _with_downloads(first: str, script: Path, record: Record, repository: str) -> str:
