@@ -73,11 +73,8 @@ shares = (0.0, 0.1, 0.2, 0.3)
 test, _ = moons(1000, seed=1)
 entropy, flagged = [], []
 for share in shares:
-    noisy = (
-        classifier()
-        .fit(*moons(1000, seed=0, flipped=share))
-        .predict_uncertainty(test)
-    )
+    noisy_clf = classifier().fit(*moons(1000, seed=0, flipped=share))
+    noisy = noisy_clf.predict_uncertainty(test)
     entropy.append(noisy.entropy.mean())
     flagged.append(np.mean(noisy.familiarity <= RATE))
 fine = np.linspace(1e-6, 0.3, 100)
@@ -303,9 +300,8 @@ def table(n, seed, shift=0.0, noise=0.3, slope=1.0):
     """A regression on three columns."""
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n, 3)) + [shift, 0, 0]
-    return rows, slope * np.sin(2 * rows[:, 0]) + rows[:, 1] * rows[
-        :, 2
-    ] + noise * rng.normal(size=n)
+    a, b, c = rows.T
+    return rows, slope * np.sin(2 * a) + b * c + noise * rng.normal(size=n)
 
 
 regressor = ltnode.LTNodeRegressor(
