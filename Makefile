@@ -19,8 +19,8 @@ help: ## list these commands
 
 install: $(installed) ## the package with every extra and the test tools, into .venv
 
-# The stamp makes this a no-op until the requirements change.
-$(installed): pyproject.toml constraints.txt
+# The stamp makes this a no-op until the requirements or the version change.
+$(installed): pyproject.toml constraints.txt ltnode/_version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "ltnode needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1): make install PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
