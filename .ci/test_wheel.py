@@ -49,7 +49,7 @@ for language, line, text in json.load(open(sys.argv[1], encoding="utf-8")):
 PREDICTS = """
 import ltnode, torch
 model = ltnode.build("lt-node", "concentric", seed=0, width=8)
-ltnode.fit(model, "concentric", ltnode.TrainConfig(epochs=2, device="cpu"), out="runs/rings")
+ltnode.fit(model, ltnode.data.load("concentric"), ltnode.TrainConfig(epochs=2, device="cpu"), out="runs/rings")
 (row,) = ltnode.TrainedModel.open("runs/rings").rows(torch.zeros(1, 2))
 print(ltnode.__version__, ltnode.__file__, row.name, row.entropy, row.familiarity)
 """
@@ -189,8 +189,8 @@ def five_minutes(wheel: Path, folder: Path, tested: bool) -> None:
     (folder / "blocks.json").write_text(json.dumps(blocks), encoding="utf-8")
     (folder / "blocks.py").write_text(BLOCKS, encoding="utf-8")
     print(with_extras.run("python", str(folder / "blocks.py"), str(folder / "blocks.json")))
-    rows = json.loads((with_extras.work / "predictions.json").read_text())
-    flagged = [row["unfamiliar"] for row in (rows["rows"] if isinstance(rows, dict) else rows)]
+    answers = json.loads((with_extras.work / "predictions.json").read_text(encoding="utf-8"))
+    flagged = [row["unfamiliar"] for row in answers["predictions"]]
     expect(flagged == [False, True], f"the large flat is flagged and the other is not: {flagged}")
 
     with with_extras.server("runs/flats") as address:
@@ -219,7 +219,14 @@ def source_distribution(source: Path, folder: Path, tested: bool) -> None:
     expect(str(ROOT) not in said, f"the installed package is used, not the clone: {said}")
     environment.run("ltnode", "demo", "--help")
     (unpacked,) = (source.parent / "source").iterdir()
-    chosen = ["tests/metrics", "tests/ode/test_convergence.py", "tests/test_package.py", "tests/trained/test_run_folders.py"]
+    chosen = [
+        "tests/metrics",
+        "tests/ode/test_tableau.py",
+        "tests/trained/test_run_folders.py",
+        "tests/test_package.py",
+        "-k",
+        "not import",
+    ]
     command = [sys.executable, "-m", "pytest", *chosen, "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     expect(done.returncode == 0, f"tests of the source distribution pass:\n{done.stdout[-3000:]}")
