@@ -11,7 +11,7 @@ from torch import nn
 from ltnode.checks import checked_count
 from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
-from ltnode.errors import InputError
+from ltnode.errors import InputError, LTNodeError
 from ltnode.models import execution
 from ltnode.models.contract import Draw, Inputs, Steps, Task, apply_part, check_draw, check_input, check_steps, evaluating
 from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
@@ -185,10 +185,11 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.check_targets(x, y)
         n_data = None if n_data is None else checked_count("n_data", n_data)
         times = self._drawn_times(x) if times is None else self._checked_times(times, x)
-        solution = self.solve(self.initial_state(x), times)
+        with self.training_grid.restored_on(LTNodeError):
+            solution = self.solve(self.initial_state(x), times)
+            outputs = self.outputs_at(solution.states)
+            self.check_labels(y, outputs.shape[-1])
         self.solve_stats = solution.stats
-        outputs = self.outputs_at(solution.states)
-        self.check_labels(y, outputs.shape[-1])
         parts = self.compose_loss(outputs, y, times, self.posterior_terms(x, times), n_data, weights)
         self.loss_parts = parts.detached()
         return parts.loss
