@@ -198,7 +198,9 @@ def test_models_are_described(client: Any, trained: Any):
     assert (lt["kind"], lt["shape"], lt["classes"]) == ("image", [1, 28, 28], [str(digit) for digit in range(10)])
     assert lt["end_time"]["facts"]["q50"] == pytest.approx(trained["lt"].model.describe()["q50"])
     assert lt["operating_point"]["entropy_threshold"] == 1.5 and found["node"]["operating_point"] is None
-    assert torch.trapezoid(torch.tensor(lt["posterior"]["density"]), torch.tensor(lt["posterior"]["t"])) == pytest.approx(1.0, abs=0.02)
+    assert torch.trapezoid(torch.tensor(lt["posterior"]["density"]), torch.tensor(lt["posterior"]["t"])) == pytest.approx(
+        1.0, abs=0.02
+    )
     assert found["alt"]["posterior"] is None and found["node"]["posterior"] is None
     assert [sample["id"] for sample in lt["samples"]] == [s.id for s in samples().values() if s.shape == (1, 28, 28)]
     assert {sample["id"]: sample["label"] for sample in lt["samples"]}["digit-3"] == "3"
