@@ -1,4 +1,4 @@
-"""Print the lower bounds in pyproject.toml of what ``import ltnode`` imports, as constraints: ``torch==2.6.0``."""
+"""Print the lower bounds in pyproject.toml of what the package and its command line import, as constraints: ``torch==2.8.0``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tomllib
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
-IMPORTED = ("torch", "numpy", "safetensors")
+IMPORTED = ("torch", "numpy", "safetensors", "typer")
 
 
 def oldest_versions(requirements: list[str]) -> list[str]:
-    """``torch>=2.6`` becomes ``torch==2.6.0``, for every package that ``import ltnode`` imports."""
+    """``torch>=2.8`` becomes ``torch==2.8.0``, for every package of `IMPORTED`."""
     bounds = dict(found.groups() for line in requirements if (found := re.fullmatch(r"([\w-]+)>=([\d.]+)", line)))
     return [f"{name}=={'.'.join([*bounds[name].split('.'), '0', '0'][:3])}" for name in IMPORTED]
 

@@ -70,10 +70,10 @@ def test_the_tests_run_on_every_python_system_and_both_ends_of_torch():
 
 def test_the_oldest_versions_are_the_lower_bounds():
     oldest = load_script(".ci/oldest_versions.py").oldest_versions
-    assert oldest(["torch>=2.6", "numpy>=1.26.4", "safetensors>=0.4", "rich>=13"]) == [
-        "torch==2.6.0", "numpy==1.26.4", "safetensors==0.4.0"
+    assert oldest(["torch>=2.8", "numpy>=1.26.4", "safetensors>=0.4", "rich>=13", "typer>=0.19"]) == [
+        "torch==2.8.0", "numpy==1.26.4", "safetensors==0.4.0", "typer==0.19.0"
     ]  # fmt: skip
-    assert len(oldest(PROJECT["dependencies"])) == 3
+    assert len(oldest(PROJECT["dependencies"])) == 4
 
 
 def test_only_the_publishing_job_may_publish_and_nothing_has_a_password():
