@@ -109,6 +109,8 @@ def sync_folder(path: Path) -> None:
 
 def write_error(path: Path, error: OSError) -> CheckpointError:
     """The exception for a failed write."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return CheckpointError(f"could not write {path}: {path.parent} is not a folder; make it, or choose another one")
     return CheckpointError(
         f"could not write {path}: {error.strerror or error}. Free some disk space or choose another folder; earlier files are "
         "intact, and the run continues from its last checkpoint with resume=True (--resume)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -26,6 +27,18 @@ def test_it_is_short():
     lengths = [len(words) for words in sentences(README)]
     assert len(lengths) >= 30
     assert sum(lengths) / len(lengths) <= 20
+
+
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_sentences_of_the_pages_are_short(page: Path):
+    """At most 20 words on average, as in the README."""
+    if not page.exists():
+        pytest.skip(f"{page.name} is in the repository only")
+    lengths = [len(words) for words in sentences(page.read_text(encoding="utf-8"))]
+    assert sum(lengths) <= 20 * len(lengths)
 
 
 def test_links_and_images_are_absolute_and_lead_into_this_repository():

@@ -52,6 +52,11 @@ def test_blocks_of_code_are_left_alone_and_remarks_go(pages):
     assert pages.site_markdown(text, "docs/a.md", ROOT, REPOSITORY) == block + after
 
 
+def test_a_number_and_its_spread_stay_on_one_line(pages):
+    text = "| 0.11 ± 0.02 | ± |\n```\n1 ± 2\n```\n"
+    assert pages.site_markdown(text, "docs/a.md", ROOT, REPOSITORY) == "| 0.11\u00a0±\u00a00.02 | ± |\n```\n1 ± 2\n```\n"
+
+
 def test_a_picture_has_an_image_for_each_theme(pages):
     text = '<picture><source media="(prefers-color-scheme: dark)" srcset="x-dark.svg">\n<img src="x.svg" alt="An x."></picture>'
     assert (

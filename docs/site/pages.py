@@ -33,6 +33,8 @@ _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,}).*?^\1\2`*[ ]*$", flags=re.DOTALL | 
 _LINK = re.compile(r"(\]\()([^()\s]+)(\))")
 _DRAWING = re.compile(r"!\[([^\]]*)\]\(([^()\s]*rendered/[^()\s]+)\.svg\)")
 _REMARK = re.compile(r"^<!-- .*? -->\n", flags=re.MULTILINE)
+_NUMBER_AND_SPREAD = re.compile(r"(\d) ± (?=\d)")
+"""They stay on one line, also in a narrow table."""
 _PICTURE = re.compile(
     r"<picture><source media=\"\(prefers-color-scheme: dark\)\" srcset=\"([^\"]+)\">\s*"
     r"<img src=\"([^\"]+)\" alt=\"([^\"]*)\"></picture>"
@@ -78,6 +80,7 @@ def site_markdown(text: str, source: str, root: Path, repository: str) -> str:
     def change(part: str) -> str:
         part = _PICTURE.sub(lambda m: f"![{m[3]}]({m[2]}#only-light)\n![{m[3]}]({m[1]}#only-dark)", part)
         part = _DRAWING.sub(r"![\1](\2.svg#only-light)![\1](\2-dark.svg#only-dark)", part)
+        part = _NUMBER_AND_SPREAD.sub("\\1\u00a0±\u00a0", part)
         return _LINK.sub(link, _REMARK.sub("", part))
 
     return outside_fences(text, change)

@@ -124,7 +124,8 @@ def _check_header(header: str, delimiter: str) -> None:
         raise DataError(f"the first line must name the columns ({error})") from error
     if len(names) == 1:
         raise DataError(
-            f"the file has one column, {names[0][:60]!r}; the columns must be separated by commas, semicolons, tabs or |"
+            f"the file has one column, {names[0][:60]!r}: the others are missing, or are not separated by commas, semicolons, "
+            "tabs or |"
         )
     if len(set(names)) != len(names):
         repeated = next(name for name in names if names.count(name) > 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from ltnode.models import Model
 from ltnode.training import tensor_file
 from ltnode.training.building import build_described
 from ltnode.training.checkpoint import model_tensors, restore_model
-from ltnode.training.run_config import KINDS, RUN_FOLDER_FORMAT, read_run_config
+from ltnode.training.run_config import CONFIG, KINDS, RUN_FOLDER_FORMAT, read_run_config
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
@@ -95,7 +96,9 @@ def load(path: str | Path, model: Model | None = None, device: str | torch.devic
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder; pass a run folder, which holds config.json and {_WEIGHTS}")
+        raise CheckpointError(
+            f"{folder} is not a folder;{_nearest(folder)} pass a run folder, which holds config.json and {_WEIGHTS}"
+        )
     config: Mapping[str, Any] = read_run_config(folder)
     tensors = _read_weights(folder, config)
     if model is None:
@@ -135,3 +138,9 @@ def _built(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor
         return build_described(config["model"], tensors)
     except InputError as error:
         raise CheckpointError(f"the model described by {folder / 'config.json'} cannot be built: {error}") from error
+
+
+def _nearest(folder: Path) -> str:
+    """The run folder next to a missing one that has the most similar name, as a question."""
+    near = difflib.get_close_matches(folder.name, [path.parent.name for path in folder.parent.glob(f"*/{CONFIG}")], n=1)
+    return f" did you mean {folder.with_name(near[0])}?" if near else ""

@@ -173,6 +173,7 @@ def test_checkpoints_come_every_25_seconds_where_they_are_cheap(tmp_path: Path, 
     assert written == [1, 5, 9]
 
 
+@pytest.mark.posix
 def test_a_closed_terminal_stops_a_training_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """SIGHUP is like SIGTERM, unless it was ignored at the start, as under nohup."""
     ended: list[int] = []
