@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files
-from ltnode.cluster.blocks import Block, digest, find_blocks, require_parquet
+from ltnode.cluster.blocks import Block, digest, find_blocks
 from ltnode.cluster.engines import make_executor
 from ltnode.cluster.executor import Task, check_engine
 from ltnode.cluster.on_ray import connect, require_ray
 from ltnode.cluster.predict_block import FUNCTION, predict_block
 from ltnode.errors import CheckpointError, ConfigError, InputError
+from ltnode.tables.parquet_rows import require_parquet
 from ltnode.trained import TrainedModel
 
 RECORD = "prediction.json"
@@ -94,7 +95,7 @@ def predict_batch(
         ConfigError: The output folder holds the predictions of other inputs, or of another model.
     """
     check_engine(engine, address)
-    require_parquet()
+    require_parquet("cluster", "batch prediction")
     options, output = options or BatchOptions(), output.absolute()
     trained = TrainedModel.open(run, "cpu").with_false_alarm_rate(options.false_alarm_rate)
     blocks = find_blocks([str(Path(entry).absolute()) for entry in inputs], options.block_rows)

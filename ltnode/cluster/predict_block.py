@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode import files
-from ltnode.cluster.blocks import Block, BlockInputs, read_block, require_parquet
+from ltnode.cluster.blocks import Block, BlockInputs, read_block
 from ltnode.errors import LTNodeError
+from ltnode.tables.parquet_rows import require_parquet
 from ltnode.trained import TrainedModel
 from ltnode.trained.columns import Columns, prediction_columns
 from ltnode.trained.model import BATCH
@@ -45,7 +46,7 @@ def predict_block(arguments: Mapping[str, Any]) -> dict[str, Any]:
     bad = table.num_rows - table.column("error").null_count
     temporary = target.with_name(f"{files.TEMPORARY}{os.getpid()}-{target.name}")  # a second attempt may run beside a lost one
     try:
-        require_parquet().write_table(table, temporary)
+        require_parquet("cluster", "batch prediction").write_table(table, temporary)
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -154,12 +154,7 @@ class RunFolder:
             _LOG.warning("%s is shorter than at the checkpoint: some lines of the log are lost", self.metrics)
         kept = content[:size]
         kept = kept[: kept.rfind(b"\n") + 1]
-        try:
-            lines = [files.parse_json(line) for line in kept.splitlines()]
-        except ValueError as error:
-            raise CheckpointError(f"{self.metrics} is damaged ({error}); repair or delete it") from error
-        if not all(isinstance(line, dict) for line in lines):
-            raise CheckpointError(f"{self.metrics} is damaged (a line is not a table); repair or delete it")
+        lines = parse_log(self.metrics, kept)
         if kept != content:
             files.write_bytes(self.metrics, kept)
         return lines
@@ -225,6 +220,44 @@ class RunFolder:
                 f"{self.path} cannot be resumed with another configuration: {'; '.join(differences)}. "
                 "Resume with the original values, or train in another folder"
             )
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a training log; none if the file does not exist.
+
+    Raises:
+        CheckpointError: The file is damaged, or not a regular file.
+    """
+    return parse_log(path, files.read_bytes(path, _MAX_LOG_BYTES)) if path.exists() else []
+
+
+def parse_log(path: Path, content: bytes) -> list[dict[str, Any]]:
+    """The lines of the content of a training log.
+
+    Raises:
+        CheckpointError: A line is not a JSON object.
+    """
+    try:
+        lines = [files.parse_json(line) for line in content.splitlines()]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error}); repair or delete it") from error
+    if not all(_is_log_line(line) for line in lines):
+        raise CheckpointError(f"{path} is damaged (a line is not a table of numbers); repair or delete it")
+    return lines
+
+
+def _is_log_line(line: Any) -> bool:
+    """Whether a value is what the loop writes: numbers and words, and groups of numbers such as ``validation``."""
+    if not isinstance(line, dict) or not all(_is_number(line[name]) for name in ("loss", "step") if name in line):
+        return False
+    return all(
+        all(_is_number(inner) for inner in value.values()) if isinstance(value, dict) else not isinstance(value, list)
+        for value in line.values()
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _digest(value: Any) -> str:
