@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,8 +85,9 @@ def find_blocks(inputs: Sequence[str], rows: int | None = None) -> list[Block]:
         InputError: There are no such files, or a file is neither.
     """
     found = [file for entry in inputs for file in _files(entry)]
-    if len(set(found)) < len(found):
-        twice = next(file for file in found if found.count(file) > 1)
+    named = Counter(found)
+    if len(named) < len(found):
+        [(twice, _)] = named.most_common(1)
         raise InputError(f"{twice} is named twice among the inputs; its rows would be doubled")
     tables = [file for file in found if file.suffix.lower() == ".parquet"]
     if tables and len(tables) < len(found):

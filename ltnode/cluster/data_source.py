@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def _from_npz(path: Path) -> Dataset:
         found = read_arrays(read_content(path))
     except DataError as error:
         raise DataError(f"{path} cannot be read as a .npz file: {error}") from error
-    arrays = {name: found[name] for name in ("x", "y", "x_test", "y_test") if name in found}
+    arrays: dict[str, Any] = {name: found[name] for name in ("x", "y", "x_test", "y_test") if name in found}
     if not {"x", "y"} <= arrays.keys():
         raise DataError(f"{path} must hold the arrays x and y, not {', '.join(arrays) or 'none of them'}")
     return Dataset.from_arrays(**arrays, task=_task(arrays["y"]), name=path.stem)

@@ -107,7 +107,7 @@ def limited_protocol(connections: Connections) -> type[asyncio.Protocol]:
             """Whether a request is being answered."""
             return self.cycle is not None and not self.cycle.response_complete
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             """Count the connection."""
             super().connection_made(transport)
             self.waiting_since = self.loop.time()

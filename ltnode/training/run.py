@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files
+from ltnode.checks import is_finite_number
 from ltnode.errors import CheckpointError, ConfigError, FolderInUseError
 from ltnode.models import Model
 from ltnode.training import checkpoint
@@ -183,8 +184,12 @@ class RunFolder:
             raise files.write_error(self.metrics, error) from error
 
     def read_results(self) -> dict[str, Any]:
-        """Return the content of results.json."""
-        results: dict[str, Any] = files.read_json(self.results, lambda v: isinstance(v, dict), "a run folder")
+        """Return the content of results.json.
+
+        Raises:
+            CheckpointError: It is missing, damaged, or not from ltnode; the status then counts as `RunStatus.RUNNING`.
+        """
+        results: dict[str, Any] = files.read_json(self.results, _are_results, "a run folder")
         return results
 
     def _holds_something(self) -> bool:
@@ -244,6 +249,15 @@ def parse_log(path: Path, content: bytes) -> list[dict[str, Any]]:
     if not all(_is_log_line(line) for line in lines):
         raise CheckpointError(f"{path} is damaged (a line is not a table of numbers); repair or delete it")
     return lines
+
+
+def _are_results(value: Any) -> bool:
+    """Whether a value is what the end of a training writes, as far as commands read it again."""
+    if not isinstance(value, dict) or not isinstance(value.get("message"), str | None):
+        return False
+    provenance = value.get("provenance")
+    counts = all(isinstance(value.get(name), int) for name in ("steps", "total_steps"))
+    return counts and isinstance(provenance, dict) and is_finite_number(provenance.get("wall_time_s"))
 
 
 def _is_log_line(line: Any) -> bool:

@@ -150,6 +150,7 @@ def records() -> None:
         ltnode.fit(ltnode.build("lt-node", data, seed=0, width=4), data, config, out=folder)
         ltnode.evaluate(folder, out=folder / "evaluation.json", limit=20)
         write("evaluation", "regression.json", (folder / "evaluation.json").read_bytes())
+        write("results", "run.json", (folder / "results.json").read_bytes())
         for number, line in enumerate((folder / "metrics.jsonl").read_bytes().splitlines()[:2]):
             write("metrics", f"line{number}.json", line)
     row = {

@@ -19,6 +19,7 @@ import ltnode
 from fuzz.mutation import mutated_bytes, mutated_json
 from ltnode.cluster.spec import SweepSpec
 from ltnode.cluster.storage import RunStorage
+from ltnode.cluster.trial import describe_run
 from ltnode.data import formats
 from ltnode.data.budget import Budget
 from ltnode.errors import LTNodeError
@@ -42,7 +43,7 @@ from ltnode.trained.inputs import _read_npy, batch_of_array, read_csv
 from ltnode.training import TrainConfig, checkpoint, tensor_file
 from ltnode.training.config_values import read_toml
 from ltnode.training.convergence import not_converged
-from ltnode.training.run import read_log
+from ltnode.training.run import Run, RunFolder, read_log
 
 CORPUS = Path(__file__).parent / "corpus"
 REFUSALS = (LTNodeError, ApiError, UnusableImage)
@@ -148,6 +149,14 @@ def _evaluation(data: bytes) -> object:
 def _metrics(data: bytes) -> object:
     """A log that consists of one line, six times."""
     return not_converged(read_log(_file("metrics.jsonl", (data + b"\n") * 6)))
+
+
+def _results(data: bytes) -> object:
+    """What a run that is complete says about itself, as a sweep shows it."""
+    folder = RunFolder(_file("results.json", data).parent)
+    folder.status()
+    run = Run(_table_model().model, TrainConfig(), folder.path, results=folder.read_results())
+    return describe_run(run), repr(run)
 
 
 def _sweep(data: bytes) -> object:
@@ -261,6 +270,7 @@ TARGETS = {
     "npz": Target(lambda data: as_table(read_table(_file("table.npz", data)))),
     "evaluation": Target(_evaluation, is_json=True),
     "metrics": Target(_metrics, is_json=True),
+    "results": Target(_results, is_json=True),
     "sweep": Target(_sweep),
     "manifest": Target(_manifest, is_json=True),
     "rows": Target(_rows, is_json=True),
