@@ -48,7 +48,7 @@ def save(model: Model, path: str | Path) -> Path:
     if (hint := getattr(model, "saving_hint", None)) is not None:
         _LOG.warning("%s", hint)
     folder = prepare_folder(Path(path), "model")
-    write_model(model, folder, "model")
+    files.replace_files(folder, model_files(model, "model"))
     return folder
 
 
@@ -71,15 +71,21 @@ def prepare_folder(folder: Path, kind: str) -> Path:
     return folder
 
 
-def write_model(model: Model, folder: Path, kind: str) -> None:
-    """Write the weights, then config.json, without which a folder is not read."""
-    write_weights(model, folder)
-    files.write_json(folder / "config.json", {"format": RUN_FOLDER_FORMAT, "kind": kind, "model": portable_spec(model)})
+def model_files(model: Model, kind: str) -> dict[str, bytes]:
+    """The weights, and config.json, without which a folder is not read and which therefore is written last."""
+    config = {"format": RUN_FOLDER_FORMAT, "kind": kind, "model": portable_spec(model)}
+    return {**weights_file(model), "config.json": files.json_bytes(config)}
+
+
+def weights_file(model: Model) -> dict[str, bytes]:
+    """The file model.safetensors."""
+    return {_WEIGHTS: tensor_file.to_bytes(model_tensors(model))}
 
 
 def write_weights(model: Model, folder: Path) -> None:
     """Write model.safetensors."""
-    files.write_bytes(folder / _WEIGHTS, tensor_file.to_bytes(model_tensors(model)))
+    for name, content in weights_file(model).items():
+        files.write_bytes(folder / name, content)
 
 
 def load(path: str | Path, model: Model | None = None, device: str | torch.device = "cpu") -> Model:
