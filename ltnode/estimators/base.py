@@ -93,14 +93,15 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
                 (one posterior per input, ALT-NODE), ``"mixture"`` (of three Gammas), ``"uniform"`` (not learnt, Uni-NODE) or
                 ``"fixed"`` (T = 1, a plain neural ODE without model uncertainty). Learnt posteriors are truncated to the window
                 (0, 3) that training covers.
-            members: Number of networks, which differ in their initial weights and are trained together. A prediction averages over
-                all of them: more are more accurate, and take proportionally more time on large tables.
+            members: Number of networks, which differ in their initial weights and are trained together. A prediction averages
+                over all of them: more are more accurate, and take proportionally more time on large tables.
             width: Size of the ODE state and of the hidden layers of its field.
             kl_weight: Weight of KL(q || prior) per example, or ``"elbo"`` for the literal bound; see docs/objective.md.
             learning_rate: Initial learning rate of Adam; it decays to 0 along half a cosine over ``max_epochs``.
             weight_decay: L2 penalty of the weights.
             batch_size: Rows per step; ``"auto"``: an eighth of the training rows, between 16 and 256.
-            max_epochs: Largest number of passes over the training rows; ``"auto"``: as many as give 3,000 steps, between 30 and 400.
+            max_epochs: Largest number of passes over the training rows; ``"auto"``: as many as give 3,000 steps, between 30 and
+                400. Of 100 epochs or more, every second is judged, of 150 or more every third, and so on.
             early_stopping: Hold out ``validation_fraction`` of the rows, keep the epoch with the best held-out log-likelihood,
                 and fit to them how confident predictions are and how they widen for unfamiliar rows. ``"auto"``: only with 50
                 rows or more. False: train on all rows, and let the training loss determine when to stop; predictions of a
@@ -109,7 +110,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             calibration_fraction: Share of the rows, at least 19, that is held out in addition and chooses nothing. The distance
                 of a new row is ranked among theirs, which gives its familiarity. Nothing is held out of fewer than 100 rows,
                 without early stopping, or with 0; the familiarity is then NaN.
-            n_iter_no_change: Stop after this many consecutive judged epochs (of 100 or more, every second, and so on) without an improvement by more than ``tol``.
+            n_iter_no_change: Stop after this many consecutive judged epochs without an improvement by more than ``tol``.
             tol: Smallest improvement that counts, in nats per example.
             warm_start: Start another ``fit`` from the weights and the standardisation of the last one.
             samples: Number of end-times per prediction, over which it averages; they are shared out over the networks, each of

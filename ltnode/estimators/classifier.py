@@ -32,8 +32,8 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
 
     Attributes:
         classes_: The sorted labels, in the order of the columns of probabilities.
-        model_: The trained `ltnode.models.Ensemble` (with one member an `ltnode.LatentTimeODE`); it takes standardised features, and
-            its labels are positions in ``classes_``.
+        model_: The trained `ltnode.models.Ensemble`, or `ltnode.LatentTimeODE` with ``members=1``; it takes standardised
+            features, and its labels are positions in ``classes_``.
         schema_: Columns and encoding of a DataFrame with other cells than numbers (`ltnode.tables.Schema`); None for numbers.
         scaler_: Standardisation of the features.
         n_features_in_, feature_names_in_: As in every scikit-learn estimator.

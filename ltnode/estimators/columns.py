@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
-from ltnode.estimators.uncertainty import FloatArray
 from ltnode.estimators.networks import TableModel
+from ltnode.estimators.uncertainty import FloatArray
 from ltnode.models import Prediction
 from ltnode.typing import Float, Tensor
 

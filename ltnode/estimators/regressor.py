@@ -41,7 +41,8 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
     ``ltnode.load(folder)`` returns it; joblib and pickle work, too.
 
     Attributes:
-        model_: The trained `ltnode.models.Ensemble` (with one member an `ltnode.LatentTimeODE`); it takes standardised features, and its targets are standardised, too.
+        model_: The trained `ltnode.models.Ensemble`, or `ltnode.LatentTimeODE` with ``members=1``; it takes standardised
+            features, and its targets are standardised, too.
         schema_: Columns and encoding of a DataFrame with other cells than numbers (`ltnode.tables.Schema`); None for numbers.
         scaler_, target_scaler_: Standardisation of features and targets.
         noise_: Kind of the observation noise, ``"constant"`` or ``"varying"``.
@@ -84,8 +85,8 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         """Parameters are those of `LTNodeClassifier`, and ``noise``.
 
         ``noise="constant"``: the observation noise has one standard deviation for all rows. ``"varying"``: it is a function of
-        the row. ``"auto"``: both are trained, which takes twice the time, and the noise varies if that makes the log-likelihood
-        of held-out rows clearly better; it is constant if no rows are held out.
+        the row. ``"auto"``: the model with constant noise is trained further with varying noise, for half as many epochs, and
+        the noise varies if that makes the log-likelihood of held-out rows clearly better; it is constant if no rows are held out.
         """
         super().__init__(
             end_time,

@@ -42,7 +42,7 @@ def test_every_end_time_fits_and_predicts(end_time):
     assert model.model_.spec["model"] == END_TIMES[end_time]
     assert model.score(X, y) > 0.9
     epistemic = model.predict_uncertainty(X).epistemic
-    # One network with a fixed end-time has only one member, so that members cannot disagree; with the other end-times they do somewhere.
+    # One network with a fixed end-time has only one member, which agrees with itself; others disagree somewhere.
     assert (epistemic.max() < 1e-12) == (end_time == "fixed")
 
 
@@ -121,7 +121,7 @@ def test_random_state_alone_decides_and_the_global_generators_are_left_alone(moo
 
 @pytest.mark.parametrize("copy", ["pickle", "joblib"])
 def test_a_saved_estimator_predicts_the_same(fitted, moons, copy):
-    """No graph, gradient or generator is pickled: predictions are identical, and the file is small (the weights of five networks are 155 kB)."""
+    """No graph, gradient or generator is pickled: predictions are identical, and the file is small (155 kB of weights)."""
     buffer = io.BytesIO()
     if copy == "pickle":
         pickle.dump(fitted, buffer)

@@ -64,10 +64,7 @@ def test_stacked_and_eager_trainings_of_several_networks_agree(weighted):
 
 
 def test_averages_are_lent_to_the_model_and_given_back():
-    """Inside of the block the model predicts with the averages of its weights, outside of it with its own; of both kinds of steps.
-
-    The reference is `WeightAverage` on the weights after every step, here those of one step: the average of one is itself.
-    """
+    """Inside of the block the model has the averages of its weights, and outside of it its own; with both kinds of steps."""
     for accelerate in ("auto", "off"):
         trained = training(accelerate, False, members=2, averaging=0.5)
         trained.run_epoch()
