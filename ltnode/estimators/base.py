@@ -61,6 +61,8 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of `LTNodeClassifier` and `LTNodeRegressor`: everything except labels and targets."""
 
     _task: ClassVar[Literal["classification", "regression"]]
+    _prior: ClassVar[float] = 0.0
+    """Automatic L2 penalty of the weights, summed over the rows."""
     schema_: Schema | None
 
     def __init__(
@@ -71,7 +73,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         width: int = 32,
         kl_weight: float | str = 0.1,
         learning_rate: float = 0.003,
-        weight_decay: float = 0.0,
+        weight_decay: float | str = "auto",
         batch_size: int | str = "auto",
         max_epochs: int | str = "auto",
         early_stopping: bool | str = "auto",
@@ -98,7 +100,8 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             width: Size of the ODE state and of the hidden layers of its field.
             kl_weight: Weight of KL(q || prior) per example, or ``"elbo"`` for the literal bound; see docs/objective.md.
             learning_rate: Initial learning rate of Adam; it decays to 0 along half a cosine over ``max_epochs``.
-            weight_decay: L2 penalty of the weights.
+            weight_decay: L2 penalty of the weights; ``"auto"``: 0.5 divided by the number of rows that are trained on for a
+                classifier, because a small table does not tell how far to be sure, and 0 for a regressor.
             batch_size: Rows per step; ``"auto"``: an eighth of the training rows, between 16 and 256.
             max_epochs: Largest number of passes over the training rows; ``"auto"``: as many as give 3,000 steps, between 30 and
                 400. Of 100 epochs or more, every second is judged, of 150 or more every third, and so on.
@@ -231,7 +234,10 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             self.validation_rows_ = self.calibration_rows_ = None
             self._calibrate(None)
             state = getattr(self, "_partial_state", None) or {"seed": self._seed(), "optimizers": None}
-            config = self._config(len(given), state["seed"]).replace(schedule="milestones", averaging=None)
+            # How many rows there will be, on which an automatic penalty depends, is not known.
+            decay = 0.0 if self.weight_decay == "auto" else float(self.weight_decay)
+            config = self._config(len(given), state["seed"])
+            config = config.replace(schedule="milestones", averaging=None, weight_decay=decay)
             weights = None if given.weights is None else torch.from_numpy(given.weights)
             training = TableTraining(self.model_, self._table(given), config, self.n_iter_, weights)
             if state["optimizers"] is not None:
@@ -307,7 +313,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             epochs=epochs,
             batch_size=size,
             lr=float(self.learning_rate),
-            weight_decay=float(self.weight_decay),
+            weight_decay=self._prior / rows if self.weight_decay == "auto" else float(self.weight_decay),
             schedule="cosine",
             averaging=averaging(epochs * -(-rows // size)),
             device=self.device,
@@ -325,6 +331,8 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             raise InputError(unknown_name("end_time", self.end_time, END_TIMES))
         for name in ("members", "width", "n_iter_no_change", "samples"):
             checked_count(name, getattr(self, name))
+        if isinstance(self.weight_decay, str) and self.weight_decay != "auto":
+            raise InputError(f"weight_decay must be a number >= 0 or 'auto', not {self.weight_decay!r}")
         if self.max_epochs != "auto":
             checked_count("max_epochs", self.max_epochs)
         if self.early_stopping not in (True, False, "auto"):

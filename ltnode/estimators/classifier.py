@@ -45,6 +45,7 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
     """
 
     _task = "classification"
+    _prior = 0.5
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LTNodeClassifier:
         """Train on rows (n_samples, n_features) and labels (n_samples,) of at least two classes.

@@ -67,7 +67,7 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         width: int = 32,
         kl_weight: float | str = 0.1,
         learning_rate: float = 0.003,
-        weight_decay: float = 0.0,
+        weight_decay: float | str = "auto",
         batch_size: int | str = "auto",
         max_epochs: int | str = "auto",
         early_stopping: bool | str = "auto",

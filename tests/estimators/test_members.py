@@ -84,3 +84,10 @@ def test_weights_are_averaged_over_a_twentieth_of_the_steps():
     decay = averaging(3000)
     assert decay is not None and 1 / (1 - decay) == pytest.approx(150)
     assert averaging(20) is None
+
+
+def test_the_penalty_of_a_classifier_falls_with_the_rows_and_a_regressor_has_none():
+    """0.5 divided by the rows that are trained on; a number is taken as it is."""
+    assert ltnode.LTNodeClassifier()._config(200, 0).weight_decay == pytest.approx(0.0025)
+    assert ltnode.LTNodeRegressor()._config(200, 0).weight_decay == 0
+    assert ltnode.LTNodeClassifier(weight_decay=0.1)._config(200, 0).weight_decay == 0.1
