@@ -4,12 +4,13 @@ usage: python benchmarks/table_steps.py [--rounds 9] [--json FILE]
        python benchmarks/table_steps.py --render        # only write the tables of the record into benchmarks/README.md
 
 Steps: both train with the default of the estimators' batch size, an eighth of the rows between 16 and 256, and with their default
-networks. "Reference" is the step of `ltnode.models.step` in float64, which computes the same losses with autograd. The methods
-take turns within every round, and the times are processor times of the first 20 epochs (3 of the reference) without held-out
-rows; the ratios are medians over the rounds.
+networks. A step of the estimators trains five networks at once; that of one network (``members=1``) is measured beside it.
+"Reference" is the step of one network of `ltnode.models.step` in float64, which computes the same losses with autograd. The
+methods take turns within every round, and the times are processor times of the first 20 epochs (3 of the reference) without
+held-out rows; the ratios are medians over the rounds.
 
-Log loss: processor seconds until the held-out log loss (30 % of 2,000 rows) is for the first time within 0.01 of the worse one of
-the two methods' best values, epoch by epoch.
+Log loss, of five networks: processor seconds until the held-out log loss (30 % of 2,000 rows) is for the first time within 0.01
+of the worse one of the two methods' best values, epoch by epoch.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from sklearn.preprocessing import StandardScaler
 
 import ltnode
 from ltnode.data import Split
+from ltnode.estimators.budget import automatic_batch
 from ltnode.estimators.epochs import TableTraining
 from ltnode.estimators.threads import using_threads
+from ltnode.models import Ensemble
 from ltnode.report.table import markdown_table
 from ltnode.training.provenance import device_name, source_state
 
@@ -49,6 +52,8 @@ ROWS = (160, 512, 1024, 2048)
 TASKS = ("labels", "targets")
 EPOCHS, SLOW_EPOCHS = 20, 3
 MARGIN = 0.01
+MEMBERS = 5
+"""Networks of the estimators."""
 LONGEST = 60
 """Most epochs until the best log loss."""
 
@@ -65,23 +70,19 @@ def table(task: str, rows: int) -> tuple[Array, Array]:
     return StandardScaler().fit_transform(x), y
 
 
-def batch_size(rows: int) -> int:
-    """The default of the estimators."""
-    return min(max(rows // 8, 16), 256)
-
-
-def training(task: str, x: Array, y: Array, accelerate: str) -> TableTraining:
-    """A training of the estimators' default network."""
+def training(task: str, x: Array, y: Array, accelerate: str = "auto", members: int = MEMBERS) -> TableTraining:
+    """A training of the estimators' default networks."""
     spec = ltnode.InputSpec((x.shape[1],), *(("classification", 2) if task == "labels" else ("regression",)))
-    model = ltnode.build("lt-node", spec, seed=0).double()
-    assert isinstance(model, ltnode.LatentTimeODE)
-    config = ltnode.TrainConfig(batch_size=batch_size(len(x)), lr=0.005, device="cpu", accelerate=accelerate)
+    options = {"of": "lt-node", "members": members} if members > 1 else {}
+    model = ltnode.build("ensemble" if members > 1 else "lt-node", spec, seed=0, **options).double()
+    assert isinstance(model, ltnode.LatentTimeODE | Ensemble)
+    config = ltnode.TrainConfig(batch_size=automatic_batch(len(x)), lr=0.003, device="cpu", accelerate=accelerate)
     return TableTraining(model, Split(torch.tensor(x), torch.tensor(y)), config)
 
 
 def mlp(task: str, rows: int, epochs: int, **options: Any) -> MLPClassifier | MLPRegressor:
     kind = MLPClassifier if task == "labels" else MLPRegressor
-    return kind(batch_size=batch_size(rows), max_iter=epochs, n_iter_no_change=10 * epochs, random_state=0, **options)
+    return kind(batch_size=automatic_batch(rows), max_iter=epochs, n_iter_no_change=10 * epochs, random_state=0, **options)
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -91,32 +92,33 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def steps_of(task: str, rows: int, rounds: int) -> dict[str, Any]:
-    """Microseconds per step of the three methods, and how often that of the MLP fits into ours."""
+    """Microseconds per step of five networks, of one, of its reference and of the MLP, and how often that of the MLP fits in."""
     x, y = table(task, rows)
-    found: dict[str, list[float]] = {"ours": [], "reference": [], "mlp": []}
+    found: dict[str, list[float]] = {"five": [], "ours": [], "reference": [], "mlp": []}
     evaluations = 0
     for _ in range(rounds):
-        ours, reference = (training(task, x, y, accelerate) for accelerate in ("auto", "off"))
+        five, ours, reference = (training(task, x, y, *kind) for kind in (("auto",), ("auto", 1), ("off", 1)))
         times = {
+            "five": seconds(lambda five=five: [five.run_epoch() for _ in range(EPOCHS)]) / EPOCHS,
             "ours": seconds(lambda ours=ours: [ours.run_epoch() for _ in range(EPOCHS)]) / EPOCHS,
             "reference": seconds(lambda reference=reference: [reference.run_epoch() for _ in range(SLOW_EPOCHS)]) / SLOW_EPOCHS,
             "mlp": seconds(lambda: mlp(task, rows, EPOCHS).fit(x, y)) / EPOCHS,
         }
         for name, value in times.items():
-            found[name].append(1e6 * value / -(-rows // batch_size(rows)))
+            found[name].append(1e6 * value / -(-rows // automatic_batch(rows)))
         evaluations = 6 * (len(ours.model.training_grid.edges or ()) - 1) + 1
-    ratios = [a / b for a, b in zip(found["ours"], found["mlp"], strict=True)]
-    before = [a / b for a, b in zip(found["reference"], found["mlp"], strict=True)]
+    ratios = {name: [a / b for a, b in zip(found[name], found["mlp"], strict=True)] for name in ("five", "ours", "reference")}
     medians = {f"{name}_us": statistics.median(values) for name, values in found.items()}
     return {
         "task": task,
         "rows": rows,
-        "batch": batch_size(rows),
+        "batch": automatic_batch(rows),
         "evaluations": evaluations,
         **medians,
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-        "reference_ratio": statistics.median(before),
+        "ratio": statistics.median(ratios["ours"]),
+        "ratios": ratios["ours"],
+        "five_ratio": statistics.median(ratios["five"]),
+        "reference_ratio": statistics.median(ratios["reference"]),
     }
 
 
@@ -133,7 +135,7 @@ def to_equal_loss(seed: int) -> dict[str, float]:
     """Processor seconds of both methods to an equal held-out log loss on one split."""
     x, y = table("labels", 2000)
     x, held, y, y_held = train_test_split(x, y, test_size=0.3, random_state=seed)
-    ours = training("labels", x, y, "auto")
+    ours = training("labels", x, y)
     theirs = mlp("labels", len(x), 1)
     inputs = torch.tensor(held)
     curves = {
@@ -150,13 +152,16 @@ def render(record: dict[str, Any], page: str) -> str:
     """The page with the tables of the record between its markers."""
     steps = []
     for r in record["steps"]:
-        times = f"{r['ours_us']:.0f}", f"{r['mlp_us']:.0f}", f"**{r['ratio']:.1f}**", f"{r['reference_us']:.0f}"
-        steps.append([r["task"], f"{r['rows']:,}", str(r["batch"]), str(r["evaluations"]), *times, f"{r['reference_ratio']:.1f}"])
+        times = [f"{r['mlp_us']:.0f}"]
+        for name, ratio in (("ours", "ratio"), ("five", "five_ratio"), ("reference", "reference_ratio")):
+            times += [f"{r[f'{name}_us']:.0f}", f"**{r[ratio]:.1f}**" if name != "reference" else f"{r[ratio]:.1f}"]
+        steps.append([r["task"], f"{r['rows']:,}", str(r["batch"]), str(r["evaluations"]), *times])
     losses = []
     for r in record["losses"]:
         best = f"{r['ours_best']:.3f}", f"{r['mlp_best']:.3f}"
         losses.append([str(r["seed"]), f"{r['goal']:.3f}", f"{r['ours_s']:.2f}", f"{r['mlp_s']:.2f}", *best])
-    head = ["table", "rows", "batch", "evaluations", "ours, µs", "MLP, µs", "ratio", "reference, µs", "its ratio"]
+    ours = ("one network, µs", "its ratio", "five networks, µs", "their ratio", "reference, µs", "its ratio")
+    head = ["table", "rows", "batch", "evaluations", "MLP, µs", *ours]
     second = ["split", "log loss to reach", "ours, CPU s", "MLP, CPU s", "best of ours", "best of the MLP"]
     tables = f"{markdown_table(head, steps)}\n{markdown_table(second, losses)}"
     before, _, rest = page.partition(BEGIN)

@@ -17,14 +17,16 @@ from sklearn.utils.validation import check_is_fitted
 from ltnode.checks import checked_count, checked_number, is_finite_number
 from ltnode.data import Split
 from ltnode.errors import InputError, unknown_name
+from ltnode.estimators.budget import automatic_batch, automatic_epochs, averaging
 from ltnode.estimators.candidates import Candidate, WeightedPart, best_candidate
 from ltnode.estimators.columns import distance_by_column, predicted_columns
 from ltnode.estimators.epochs import Course, Patience, TableTraining
+from ltnode.estimators.networks import TableModel, balanced_samples, copy_to_varying_, networks_of
 from ltnode.estimators.parts import Parts, draw_parts
 from ltnode.estimators.rows import Examples, Rows, checked_rows, fitted_scaler, inferred_schema
 from ltnode.estimators.threads import chosen_threads, using_threads
 from ltnode.estimators.uncertainty import FloatArray
-from ltnode.models import InputSpec, LatentTimeODE, Prediction, build
+from ltnode.models import Ensemble, InputSpec, LatentTimeODE, Prediction, build
 from ltnode.tables import Schema, Target
 from ltnode.training import TrainConfig
 from ltnode.typing import Tensor
@@ -44,8 +46,8 @@ END_TIMES: Mapping[str, str] = {
 # in float32 where `ltnode.accelerate.stacked` supports the network.
 _DTYPE = torch.float64
 _CHUNK = 4096
-_STEPS_PER_EPOCH = 8
-_BATCHES = (16, 256)
+_CONTINUED = 0.5
+"""Share of epochs and learning rate with which a trained model goes on with another kind of noise."""
 # The initial stem of ltnode.build is made for one feature and data with gaps; with several features, a quarter of its weights
 # gives a smoother start.
 _STEM_GAIN = 0.25
@@ -59,18 +61,21 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
     """Base of `LTNodeClassifier` and `LTNodeRegressor`: everything except labels and targets."""
 
     _task: ClassVar[Literal["classification", "regression"]]
+    _prior: ClassVar[float] = 0.0
+    """Automatic L2 penalty of the weights, summed over the rows."""
     schema_: Schema | None
 
     def __init__(
         self,
         end_time: str = "gamma",
         *,
+        members: int = 5,
         width: int = 32,
         kl_weight: float | str = 0.1,
-        learning_rate: float = 0.005,
-        weight_decay: float = 0.0,
+        learning_rate: float = 0.003,
+        weight_decay: float | str = "auto",
         batch_size: int | str = "auto",
-        max_epochs: int = 100,
+        max_epochs: int | str = "auto",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.15,
         calibration_fraction: float = 0.05,
@@ -90,12 +95,16 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
                 (one posterior per input, ALT-NODE), ``"mixture"`` (of three Gammas), ``"uniform"`` (not learnt, Uni-NODE) or
                 ``"fixed"`` (T = 1, a plain neural ODE without model uncertainty). Learnt posteriors are truncated to the window
                 (0, 3) that training covers.
+            members: Number of networks, which differ in their initial weights and are trained together. A prediction averages
+                over all of them: more are more accurate, and take proportionally more time on large tables.
             width: Size of the ODE state and of the hidden layers of its field.
             kl_weight: Weight of KL(q || prior) per example, or ``"elbo"`` for the literal bound; see docs/objective.md.
             learning_rate: Initial learning rate of Adam; it decays to 0 along half a cosine over ``max_epochs``.
-            weight_decay: L2 penalty of the weights.
+            weight_decay: L2 penalty of the weights; ``"auto"``: 0.5 divided by the number of rows that are trained on for a
+                classifier, because a small table does not tell how far to be sure, and 0 for a regressor.
             batch_size: Rows per step; ``"auto"``: an eighth of the training rows, between 16 and 256.
-            max_epochs: Largest number of passes over the training rows.
+            max_epochs: Largest number of passes over the training rows; ``"auto"``: as many as give 3,000 steps, between 30 and
+                400. Of 100 epochs or more, every second is judged, of 150 or more every third, and so on.
             early_stopping: Hold out ``validation_fraction`` of the rows, keep the epoch with the best held-out log-likelihood,
                 and fit to them how confident predictions are and how they widen for unfamiliar rows. ``"auto"``: only with 50
                 rows or more. False: train on all rows, and let the training loss determine when to stop; predictions of a
@@ -104,10 +113,11 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             calibration_fraction: Share of the rows, at least 19, that is held out in addition and chooses nothing. The distance
                 of a new row is ranked among theirs, which gives its familiarity. Nothing is held out of fewer than 100 rows,
                 without early stopping, or with 0; the familiarity is then NaN.
-            n_iter_no_change: Stop after this many consecutive epochs without an improvement by more than ``tol``.
+            n_iter_no_change: Stop after this many consecutive judged epochs without an improvement by more than ``tol``.
             tol: Smallest improvement that counts, in nats per example.
             warm_start: Start another ``fit`` from the weights and the standardisation of the last one.
-            samples: Number of end-times per prediction: the members that it averages, all from one solve.
+            samples: Number of end-times per prediction, over which it averages; they are shared out over the networks, each of
+                which needs one solve, and rounded up to a multiple of ``members``.
             device: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"auto"``. Small tables are faster on the CPU.
             n_threads: Number of CPU threads of torch and numpy while the estimator computes, after which the setting of the
                 process is restored. ``"auto"``: one if the width is at most 128, because small networks gain nothing from more,
@@ -117,6 +127,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             verbose: Log every ``verbose`` epochs to the logger ``ltnode`` at level INFO; 0 is silent.
         """
         self.end_time = end_time
+        self.members = members
         self.width = width
         self.kl_weight = kl_weight
         self.learning_rate = learning_rate
@@ -172,24 +183,40 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             for rows in (parts.fit, parts.select, parts.calibrate)
         )
         assert trained is not None
-        kinds: Sequence[str | None] = (None,) if goes_on else self._noises(held_out is not None)
-        candidates = [self._candidate(kind, trained, held_out, n_classes, seed) for kind in kinds]
-        chosen = candidates[0] if held_out is None else best_candidate(candidates, held_out, int(self.samples))
+        chosen = self._chosen(trained, held_out, n_classes, seed, goes_on)
         self.model_, course = chosen.training.model, chosen.course
+        samples = balanced_samples(self.model_, int(self.samples))
         chosen.training.fit_familiarity(
-            None if held_out is None else held_out.split, None if calibration is None else calibration.split, int(self.samples)
+            None if held_out is None else held_out.split, None if calibration is None else calibration.split, samples
         )
         self._calibrate(None if calibration is None else calibration.split)
         self.n_iter_, self.loss_curve_ = len(course.losses), course.losses
         self.validation_scores_ = course.scores if held_out is not None else None
         return parts
 
-    def _candidate(
-        self, noise: str | None, trained: WeightedPart, held_out: WeightedPart | None, n_classes: int | None, seed: int
+    def _chosen(
+        self, trained: WeightedPart, held_out: WeightedPart | None, n_classes: int | None, seed: int, goes_on: bool
     ) -> Candidate:
-        """Train a new model with some kind of noise, or go on with the present one."""
-        model = self.model_ if noise is None else self._new_model(trained.split, n_classes, noise, seed)
-        training = TableTraining(model, trained.split, self._config(len(trained.split), seed), weights=trained.weights)
+        """Train a new model, or go on with the present one; held-out rows choose between kinds of noise."""
+        if goes_on:
+            return self._candidate(self.model_, trained, held_out, seed)
+        first, *others = self._noises(held_out is not None)
+        candidate = self._candidate(self._new_model(trained.split, n_classes, first, seed), trained, held_out, seed)
+        for kind in others:
+            model = self._new_model(trained.split, n_classes, kind, seed)
+            copy_to_varying_(model, candidate.training.model)
+            later = self._candidate(model, trained, held_out, seed, _CONTINUED).after(candidate)
+            if held_out is None or best_candidate((candidate, later), held_out, int(self.samples)) is later:
+                candidate = later
+        return candidate
+
+    def _candidate(
+        self, model: TableModel, trained: WeightedPart, held_out: WeightedPart | None, seed: int, share: float = 1.0
+    ) -> Candidate:
+        """Train a model, for a share of the epochs and at this share of the learning rate."""
+        config = self._config(len(trained.split), seed)
+        config = config.replace(epochs=math.ceil(share * config.epochs), lr=share * config.lr)
+        training = TableTraining(model, trained.split, config, weights=trained.weights)
         patience = Patience(int(self.n_iter_no_change), float(self.tol))
         selecting = (None, None) if held_out is None else (held_out.split, held_out.weights)
         course = training.run(patience, selecting[0], int(self.samples), selecting[1], self._report if self.verbose else None)
@@ -207,7 +234,10 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             self.validation_rows_ = self.calibration_rows_ = None
             self._calibrate(None)
             state = getattr(self, "_partial_state", None) or {"seed": self._seed(), "optimizers": None}
-            config = self._config(len(given), state["seed"]).replace(schedule="milestones")
+            # How many rows there will be, on which an automatic penalty depends, is not known.
+            decay = 0.0 if self.weight_decay == "auto" else float(self.weight_decay)
+            config = self._config(len(given), state["seed"])
+            config = config.replace(schedule="milestones", averaging=None, weight_decay=decay)
             weights = None if given.weights is None else torch.from_numpy(given.weights)
             training = TableTraining(self.model_, self._table(given), config, self.n_iter_, weights)
             if state["optimizers"] is not None:
@@ -224,15 +254,21 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             self.schema_ = inferred_schema(known.rows, known.categories, self._target(known.name))
         self.scaler_ = fitted_scaler(self._features(known.rows), self.schema_, known.weights)
 
-    def _new_model(self, table: Split, n_classes: int | None, noise: str, seed: int) -> LatentTimeODE:
+    def _new_model(self, table: Split, n_classes: int | None, noise: str, seed: int) -> TableModel:
         """Build a model with new weights."""
         spec = InputSpec((table.x.shape[1],), self._task, n_classes, table.y.shape[1:].numel())
-        options: dict[str, Any] = {} if self.end_time == "fixed" else {"objective": {"kl_weight": self.kl_weight}}
-        model = build(END_TIMES[self.end_time], spec, seed=seed, width=int(self.width), noise=noise, **options)
-        assert isinstance(model, LatentTimeODE)
+        name, members = END_TIMES[self.end_time], int(self.members)
+        options: dict[str, Any] = {"width": int(self.width), "noise": noise}
+        if self.end_time != "fixed":
+            options["objective"] = {"kl_weight": self.kl_weight}
+        if members > 1:
+            options |= {"of": name, "members": members}
+        model = build("ensemble" if members > 1 else name, spec, seed=seed, **options)
+        assert isinstance(model, LatentTimeODE | Ensemble)
         with torch.no_grad():
-            for parameter in model.stem.parameters():
-                parameter.mul_(_STEM_GAIN)
+            for network in networks_of(model):
+                for parameter in network.stem.parameters():
+                    parameter.mul_(_STEM_GAIN)
         vars(model)["saving_hint"] = _SAVING_HINT  # ltnode.save warns with it
         return model.to(_DTYPE)
 
@@ -270,16 +306,16 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         return self._inputs(checked_rows(self, X, self.schema_, reset=False))
 
     def _config(self, rows: int, seed: int) -> TrainConfig:
-        low, high = _BATCHES
-        automatic = min(max(rows // _STEPS_PER_EPOCH, low), high)
-        size = automatic if self.batch_size == "auto" else checked_count("batch_size", self.batch_size)
+        size = automatic_batch(rows) if self.batch_size == "auto" else checked_count("batch_size", self.batch_size)
+        epochs = automatic_epochs(rows, size) if self.max_epochs == "auto" else int(self.max_epochs)
         return TrainConfig(
             seed=seed,
-            epochs=int(self.max_epochs),
+            epochs=epochs,
             batch_size=size,
             lr=float(self.learning_rate),
-            weight_decay=float(self.weight_decay),
+            weight_decay=self._prior / rows if self.weight_decay == "auto" else float(self.weight_decay),
             schedule="cosine",
+            averaging=averaging(epochs * -(-rows // size)),
             device=self.device,
         )
 
@@ -293,8 +329,12 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         """Check the parameters that `TrainConfig` and the model do not check."""
         if self.end_time not in END_TIMES:
             raise InputError(unknown_name("end_time", self.end_time, END_TIMES))
-        for name in ("width", "max_epochs", "n_iter_no_change", "samples"):
+        for name in ("members", "width", "n_iter_no_change", "samples"):
             checked_count(name, getattr(self, name))
+        if isinstance(self.weight_decay, str) and self.weight_decay != "auto":
+            raise InputError(f"weight_decay must be a number >= 0 or 'auto', not {self.weight_decay!r}")
+        if self.max_epochs != "auto":
+            checked_count("max_epochs", self.max_epochs)
         if self.early_stopping not in (True, False, "auto"):
             raise InputError(f"early_stopping must be True, False or 'auto', not {self.early_stopping!r}")
         chosen_threads(self.n_threads, int(self.width))
@@ -308,9 +348,9 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _predictions(self, inputs: Tensor) -> Iterator[Prediction]:
         """Predictions of network inputs in chunks of bounded size; the prediction of a row does not depend on the others."""
-        device = next(self.model_.parameters()).device
+        device, samples = next(self.model_.parameters()).device, balanced_samples(self.model_, int(self.samples))
         for part in inputs.split(_CHUNK):
-            yield self.model_.predict(part.to(device), samples=int(self.samples))
+            yield self.model_.predict(part.to(device), samples=samples)
 
     def _columns(self, X: Any, *names: str) -> list[FloatArray]:
         """Attributes of the `Prediction` of all rows, as arrays; NaN where the model cannot tell."""

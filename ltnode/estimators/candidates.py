@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ltnode.data import Split
 from ltnode.estimators.epochs import Course, TableTraining
 from ltnode.estimators.held_out import clearly_better, log_likelihoods
+from ltnode.estimators.networks import balanced_samples
 from ltnode.estimators.uncertainty import FloatArray
 from ltnode.typing import Tensor
 
@@ -37,6 +38,11 @@ class Candidate:
     training: TableTraining
     course: Course
 
+    def after(self, earlier: Candidate) -> Candidate:
+        """This candidate with the course of an earlier training before its own."""
+        losses, scores = earlier.course.losses + self.course.losses, earlier.course.scores + self.course.scores
+        return Candidate(self.training, Course(losses, scores))
+
 
 def best_candidate(candidates: Sequence[Candidate], held_out: WeightedPart, samples: int) -> Candidate:
     """The first candidate, or a later one that is clearly better on held-out rows.
@@ -48,7 +54,8 @@ def best_candidate(candidates: Sequence[Candidate], held_out: WeightedPart, samp
     for candidate in candidates[1:]:
         part = held_out.split.to(candidate.training.device)
         weights = None if held_out.weights is None else held_out.weights.to(candidate.training.device)
-        values, reference = (log_likelihoods(each.training.model.predict(part.x, samples), part.y) for each in (candidate, best))
+        models = candidate.training.model, best.training.model
+        values, reference = (log_likelihoods(model.predict(part.x, balanced_samples(model, samples)), part.y) for model in models)
         if clearly_better(values, reference, weights):
             best = candidate
     return best

@@ -32,7 +32,8 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
 
     Attributes:
         classes_: The sorted labels, in the order of the columns of probabilities.
-        model_: The trained `ltnode.LatentTimeODE`; it takes standardised features; its labels are positions in ``classes_``.
+        model_: The trained `ltnode.models.Ensemble`, or `ltnode.LatentTimeODE` with ``members=1``; it takes standardised
+            features, and its labels are positions in ``classes_``.
         schema_: Columns and encoding of a DataFrame with other cells than numbers (`ltnode.tables.Schema`); None for numbers.
         scaler_: Standardisation of the features.
         n_features_in_, feature_names_in_: As in every scikit-learn estimator.
@@ -44,6 +45,7 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
     """
 
     _task = "classification"
+    _prior = 0.5
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LTNodeClassifier:
         """Train on rows (n_samples, n_features) and labels (n_samples,) of at least two classes.

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 
+from ltnode.estimators.networks import TableModel
 from ltnode.estimators.uncertainty import FloatArray
-from ltnode.models import LatentTimeODE, Prediction
+from ltnode.models import Prediction
 from ltnode.typing import Float, Tensor
 
 
@@ -18,7 +19,7 @@ def predicted_columns(predictions: Iterable[Prediction], *names: str) -> list[Fl
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
-def distance_by_column(model: LatentTimeODE, inputs: Float[Tensor, "B D"], groups: Sequence[Sequence[int]]) -> FloatArray:
+def distance_by_column(model: TableModel, inputs: Float[Tensor, "B D"], groups: Sequence[Sequence[int]]) -> FloatArray:
     """By how much the distance falls if the features of a column are replaced by their training means, (B, columns).
 
     Args:

@@ -12,13 +12,15 @@ import torch
 from ltnode.data import Dataset, Split
 from ltnode.device import choose_device
 from ltnode.estimators.held_out import Judgement, judge, soften_
+from ltnode.estimators.networks import TableModel, balanced_samples
 from ltnode.estimators.steps import table_steps
-from ltnode.models import LatentTimeODE
 from ltnode.training.batches import TrainingData
 from ltnode.training.config import TrainConfig
 from ltnode.typing import Tensor
 
 _FINISHING = 2048
+_JUDGEMENTS = 50
+"""Most epochs of a training that are judged; a judgement costs as much as several steps on a small table."""
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Course:
 
     Attributes:
         losses: Mean training loss of every epoch.
-        scores: Held-out log-likelihood after every epoch; empty if no rows are held out.
+        scores: Held-out log-likelihood of every judged epoch; empty if no rows are held out.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -36,7 +38,7 @@ class Course:
 
 @dataclass(frozen=True)
 class Patience:
-    """When to stop: after ``epochs`` consecutive epochs that do not improve on the best one by more than ``tol``."""
+    """When to stop: after ``epochs`` consecutive judged epochs that do not improve on the best one by more than ``tol``."""
 
     epochs: int
     tol: float
@@ -54,7 +56,7 @@ class TableTraining:
     """
 
     def __init__(
-        self, model: LatentTimeODE, table: Split, config: TrainConfig, first_epoch: int = 0, weights: Tensor | None = None
+        self, model: TableModel, table: Split, config: TrainConfig, first_epoch: int = 0, weights: Tensor | None = None
     ) -> None:
         assert model.spec is not None
         device = choose_device(config.device)
@@ -82,9 +84,9 @@ class TableTraining:
     ) -> Course:
         """Train until the patience or the epochs of the configuration are exhausted.
 
-        With held-out rows, the model gets the weights of the best epoch. Without them, the training loss determines when to stop,
-        and the last weights are kept. Finally the model is softened, so that it is not more confident than the held-out and the
-        training rows justify.
+        Of 100 epochs or more, every second is judged, of 150 or more every third, and so on. With held-out rows, the model gets
+        the averaged weights of the best epoch. Without them, the training loss determines when to stop, and the last average
+        is kept. Finally the model is softened, so that it is not more confident than the held-out and the training rows justify.
 
         Args:
             patience: When to stop early.
@@ -93,29 +95,41 @@ class TableTraining:
             held_out_weights: How many rows each held-out row counts for; None counts each once.
             on_epoch: Called after every epoch.
         """
-        course = Course()
+        course, samples = Course(), balanced_samples(self.model, samples)
         held_out = None if held_out is None else held_out.to(self.device)
         held_out_weights = None if held_out_weights is None else held_out_weights.to(self.device)
         best, waited = -math.inf, 0
         kept: tuple[Judgement, dict[str, Tensor]] | None = None
+        apart = max(1, self.config.epochs // _JUDGEMENTS)
         for epoch in range(self.config.epochs):
             self._steps.set_rate(self.config.lr_factor(epoch))
             course.losses.append(self.run_epoch())
+            judged = (self.config.epochs - 1 - epoch) % apart == 0
             value = -course.losses[-1]
-            if held_out is not None:
-                judgement = judge(self.model.predict(held_out.x, samples), held_out.y, held_out_weights)
-                value = judgement.log_likelihood
-                course.scores.append(value)
-                if value > best:
-                    kept = judgement, {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+            if judged and held_out is not None:
+                with self._steps.averaged():
+                    judgement = judge(self.model.predict(held_out.x, samples), held_out.y, held_out_weights)
+                    value = judgement.log_likelihood
+                    course.scores.append(value)
+                    if value > best:
+                        kept = judgement, self._state()
             if on_epoch is not None:
                 on_epoch(course)
+            if not judged:
+                continue
             waited = 0 if value > best + patience.tol else waited + 1
             best = max(best, value)
             if waited >= patience.epochs:
                 break
+        if held_out is None:
+            with self._steps.averaged():
+                state = self._state()
+            self.model.load_state_dict(state)
         self._restore_and_soften(kept, samples)
         return course
+
+    def _state(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def _restore_and_soften(self, kept: tuple[Judgement, dict[str, Tensor]] | None, samples: int) -> None:
         softening: Tensor | None = None

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ltnode.models import LatentTimeODE, Prediction
+from ltnode.estimators.networks import TableModel, networks_of
+from ltnode.models import Prediction
 from ltnode.objective import Gaussian
 from ltnode.typing import Float, Tensor
 
@@ -71,11 +72,12 @@ def _average(values: Float[Tensor, "B *targets"], weights: Float[Tensor, " B"] |
 
 
 @torch.no_grad()
-def soften_(model: LatentTimeODE, softening: Tensor) -> None:
-    """Apply the softening to the parameters of the model: its linear head, or its noise."""
-    if isinstance(model.likelihood, Gaussian):
-        model.likelihood.log_std.add_(softening.log())
-        return
-    assert isinstance(model.head, nn.Linear) and model.head.bias is not None
-    model.head.weight.div_(softening)
-    model.head.bias.div_(softening)
+def soften_(model: TableModel, softening: Tensor) -> None:
+    """Apply the softening to the parameters of every network: its linear head, or its noise."""
+    for network in networks_of(model):
+        if isinstance(network.likelihood, Gaussian):
+            network.likelihood.log_std.add_(softening.log())
+            continue
+        assert isinstance(network.head, nn.Linear) and network.head.bias is not None
+        network.head.weight.div_(softening)
+        network.head.bias.div_(softening)

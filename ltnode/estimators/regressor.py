@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal, overload
 
 import numpy as np
+import torch
 from sklearn.base import RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_array
@@ -18,6 +19,7 @@ from ltnode.errors import InputError, unknown_name
 from ltnode.estimators.base import LTNodeEstimator
 from ltnode.estimators.columns import predicted_columns
 from ltnode.estimators.conformal import conformal_factor, conformal_scores
+from ltnode.estimators.networks import networks_of
 from ltnode.estimators.rows import Examples, categorical_columns, checked_rows, target_name
 from ltnode.estimators.uncertainty import FloatArray, RegressionUncertainty
 from ltnode.estimators.weights import checked_weights
@@ -39,7 +41,8 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
     ``ltnode.load(folder)`` returns it; joblib and pickle work, too.
 
     Attributes:
-        model_: The trained `ltnode.LatentTimeODE`; it takes standardised features, and its targets are standardised, too.
+        model_: The trained `ltnode.models.Ensemble`, or `ltnode.LatentTimeODE` with ``members=1``; it takes standardised
+            features, and its targets are standardised, too.
         schema_: Columns and encoding of a DataFrame with other cells than numbers (`ltnode.tables.Schema`); None for numbers.
         scaler_, target_scaler_: Standardisation of features and targets.
         noise_: Kind of the observation noise, ``"constant"`` or ``"varying"``.
@@ -60,12 +63,13 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         end_time: str = "gamma",
         *,
         noise: str = "auto",
+        members: int = 5,
         width: int = 32,
         kl_weight: float | str = 0.1,
-        learning_rate: float = 0.005,
-        weight_decay: float = 0.0,
+        learning_rate: float = 0.003,
+        weight_decay: float | str = "auto",
         batch_size: int | str = "auto",
-        max_epochs: int = 100,
+        max_epochs: int | str = "auto",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.15,
         calibration_fraction: float = 0.05,
@@ -81,11 +85,12 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         """Parameters are those of `LTNodeClassifier`, and ``noise``.
 
         ``noise="constant"``: the observation noise has one standard deviation for all rows. ``"varying"``: it is a function of
-        the row. ``"auto"``: both are trained, which takes twice the time, and the noise varies if that makes the log-likelihood
-        of held-out rows clearly better; it is constant if no rows are held out.
+        the row. ``"auto"``: the model with constant noise is trained further with varying noise, for half as many epochs, and
+        the noise varies if that makes the log-likelihood of held-out rows clearly better; it is constant if no rows are held out.
         """
         super().__init__(
             end_time,
+            members=members,
             width=width,
             kl_weight=kl_weight,
             learning_rate=learning_rate,
@@ -131,13 +136,13 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
     def noise_(self) -> str:
         """Kind of the noise that was chosen, ``"constant"`` or ``"varying"``."""
         check_is_fitted(self)
-        return "varying" if self.model_.likelihood.outputs_per_target == 2 else "constant"
+        return "varying" if networks_of(self.model_)[0].likelihood.outputs_per_target == 2 else "constant"
 
     @property
     def noise_std_(self) -> float | FloatArray:
         """Standard deviation of the observation noise in units of the target, (n_targets,) for several; typical if it varies."""
-        noise = self.model_.likelihood.observation_noise()
-        assert noise is not None
+        noises = [network.likelihood.observation_noise() for network in networks_of(self.model_)]
+        noise = torch.stack([noise.square() for noise in noises if noise is not None]).mean(dim=0).sqrt()
         return float(noise) * self._unit if noise.ndim == 0 else noise.cpu().numpy() * self._unit
 
     @overload

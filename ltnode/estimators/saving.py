@@ -21,7 +21,7 @@ from ltnode.estimators.base import LTNodeEstimator
 from ltnode.estimators.classifier import LTNodeClassifier
 from ltnode.estimators.regressor import LTNodeRegressor
 from ltnode.estimators.saved_values import Reader, labels_to_json, plain_parameters
-from ltnode.models import LatentTimeODE
+from ltnode.models import Ensemble, LatentTimeODE
 from ltnode.tables import Schema
 from ltnode.training.saving import model_files, prepare_folder, restored_model
 
@@ -108,7 +108,9 @@ def _rebuilt(reader: Reader, model: Any) -> LTNodeEstimator:
     estimator._check_parameters()
     reader.require("parameters", int(estimator.samples) <= _MOST_SAMPLES)
     reader.require("parameters", estimator.n_threads == "auto" or int(estimator.n_threads) <= _MOST_THREADS)
-    reader.require("estimator", isinstance(model, LatentTimeODE) and model.task == estimator._task and model.spec is not None)
+    reader.require(
+        "estimator", isinstance(model, LatentTimeODE | Ensemble) and model.task == estimator._task and model.spec is not None
+    )
     spec = model.spec["input"]
     estimator.model_ = model
     estimator.n_features_in_ = reader.integer("n_features", 1, 1 << 24)

@@ -72,7 +72,19 @@ class Ensemble(FamiliarModel):
 
     def loss(self, x: Tensor, y: Tensor, n_data: int | None = None, times: Tensor | None = None, phase: str = "main") -> Tensor:
         """Compute the sum of the networks' losses; the arguments are those of `LatentTimeODE.loss`."""
-        losses = [network.loss(x, y, n_data, times, phase) for network in self._nodes()]
+        return self.weighted_loss(x, y, None, n_data, times, phase)
+
+    def weighted_loss(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weights: Float[Tensor, " B"] | None,
+        n_data: int | None = None,
+        times: Tensor | None = None,
+        phase: str = "main",
+    ) -> Tensor:
+        """Compute `loss` with weights of the examples; see `Model.weighted_loss`."""
+        losses = [network.weighted_loss(x, y, weights, n_data, times, phase) for network in self._nodes()]
         loss = torch.stack(losses).sum()
         parts = [network.loss_parts for network in self._nodes() if network.loss_parts is not None]
         expected = torch.stack([part.expected_log_likelihood for part in parts]).sum()
@@ -87,6 +99,13 @@ class Ensemble(FamiliarModel):
             for role, parameters in network.parameter_roles(phase).items():
                 roles.setdefault(role, []).extend(parameters)
         return roles
+
+    def training_times(self, batch: int, seed: int, step: int, indices: Tensor | None = None) -> Tensor | None:
+        """Return the end-times of a training step, which are the same for all networks; None if their windows differ."""
+        first, *others = self._nodes()
+        if any((type(one.end_time), one.end_time.window) != (type(first.end_time), first.end_time.window) for one in others):
+            return None
+        return first.training_times(batch, seed, step, indices)
 
     def after_step(self) -> None:
         """Clamp the parameters of every posterior to their range."""
@@ -122,6 +141,13 @@ class Ensemble(FamiliarModel):
     def has_familiarity(self) -> bool:
         """Whether predictions have a distance: all networks have one."""
         return all(network.has_familiarity for network in self._nodes())
+
+    def forget_familiarity(self) -> None:
+        """Discard densities, ranks and widening, for example because the weights are trained further."""
+        for network in self._nodes():
+            network.forget_familiarity()
+        like = next(self.parameters())
+        self.ranks, self.widening = Ranks().to(like), Widening().to(like)
 
     @property
     def input_mean(self) -> Tensor:

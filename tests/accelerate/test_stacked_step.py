@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from ltnode.accelerate.stacked.adam import StackedAdam
+from ltnode.accelerate.stacked.average import StackedAverage
 from ltnode.accelerate.stacked.parameters import StackedParameters
 from ltnode.accelerate.stacked.step import StackedStep, unsupported_reason_stacked, with_ones
 from ltnode.models import InputSpec, LatentTimeODE, build
+from ltnode.models.averaging import WeightAverage
 from ltnode.ode import SolverError
 
 SEED, N_DATA, STEP = 3, 100, 5
@@ -126,6 +128,20 @@ def test_updates_are_those_of_torch():
         ours.step()
         theirs.step()
     torch.testing.assert_close(torch.tensor(parameters.flat), reference.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_averages_are_those_of_the_reference():
+    """Ten updates, as `WeightAverage`, from the first one on; float32, hence 1e-6."""
+    parameters = StackedParameters(networks("labels", 2))
+    copy = torch.tensor(parameters.flat)
+    ours, theirs = StackedAverage(parameters, 0.8), WeightAverage([copy], 0.8)
+    np.testing.assert_array_equal(ours.value(), parameters.flat)
+    for _ in range(10):
+        copy += torch.randn_like(copy)
+        parameters.flat[...] = copy.numpy()
+        ours.update()
+        theirs.update()
+        torch.testing.assert_close(torch.tensor(ours.value()), theirs.averaged()[0], rtol=1e-6, atol=1e-6)
 
 
 def test_parameters_survive_the_way_through_the_stack():

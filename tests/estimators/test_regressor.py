@@ -87,7 +87,7 @@ def test_constant_targets_and_features_are_no_division_by_zero():
 def test_a_fixed_end_time_has_noise_only():
     """With one member there is no spread, so that the standard deviation of a row in the middle of the data is the noise."""
     X, y = sine(60, 3)
-    model = ltnode.LTNodeRegressor("fixed", max_epochs=3, random_state=0).fit(X, y)
+    model = ltnode.LTNodeRegressor("fixed", members=1, max_epochs=3, random_state=0).fit(X, y)
     u = model.predict_uncertainty(np.median(X, axis=0, keepdims=True))
     assert u.model_std.max() < 1e-9
     np.testing.assert_allclose(u.std, u.noise_std, rtol=1e-9)

@@ -78,9 +78,10 @@ def test_heavy_rows_win_where_labels_contradict_each_other():
     """
     X = np.repeat(np.random.default_rng(0).normal(size=(60, 2)), 2, axis=0)
     y = np.tile([0, 1], 60)
-    clf = ltnode.LTNodeClassifier(max_epochs=8, width=4, random_state=0).fit(X, y, sample_weight=np.where(y == 1, 20, 1))
+    settings = {"width": 4, "learning_rate": 0.01, "random_state": 0}
+    clf = ltnode.LTNodeClassifier(max_epochs=8, **settings).fit(X, y, sample_weight=np.where(y == 1, 20, 1))
     assert np.median(clf.predict_proba(X)[:, 1]) > 0.75
-    clf = ltnode.LTNodeClassifier(width=4, random_state=0)
+    clf = ltnode.LTNodeClassifier(**settings)
     for _ in range(8):
         clf.partial_fit(X, y, classes=[0, 1], sample_weight=np.where(y == 1, 1, 20))
     assert np.median(clf.predict_proba(X)[:, 0]) > 0.75

@@ -13,6 +13,7 @@ import torch
 
 import ltnode
 from ltnode.errors import CheckpointError, InputError
+from ltnode.models import Ensemble
 
 QUICK = {"max_epochs": 1, "width": 4, "random_state": np.int64(3)}
 
@@ -72,7 +73,7 @@ def test_folders_are_reproducible_replaceable_and_known_by_kind(estimators, tmp_
         ltnode.TrainedModel.open(first)
     ltnode.save(estimator.model_, tmp_path / "model")
     assert "ltnode.save(estimator, folder)" in caplog.text
-    assert isinstance(ltnode.load(tmp_path / "model"), ltnode.LatentTimeODE)
+    assert isinstance(ltnode.load(tmp_path / "model"), Ensemble)
     with pytest.raises(CheckpointError, match="holds a saved model; save the estimator in another folder"):
         ltnode.save(estimator, tmp_path / "model")
     with pytest.raises(InputError, match="brings its own model"):

@@ -8,8 +8,8 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import ltnode
 
 # The subjects of the checks (types, shapes, errors, invariances, copies) do not depend on the length of the training, and the
-# accuracy that some of them require is reached in 3 epochs. The defaults are checked in the slow test.
-FAST = {"max_epochs": 3, "batch_size": 50, "learning_rate": 0.02}
+# accuracy that some of them require is reached by two networks in 3 epochs. The defaults are checked in the slow test.
+FAST = {"members": 2, "max_epochs": 3, "batch_size": 50, "learning_rate": 0.02}
 
 COPIES = (
     "the check compares a fit with weights to a fit on repeated rows. Held-out rows, order and batches of stochastic "

@@ -12,7 +12,7 @@ import torch
 import ltnode
 from ltnode.errors import InputError
 from ltnode.estimators.threads import chosen_threads, using_threads
-from ltnode.models import LatentTimeODE
+from ltnode.models import Ensemble
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ def three_threads():
 @pytest.mark.parametrize(("given", "expected"), [("auto", 1), (2, 2)])
 def test_fit_and_predict_use_the_threads_and_restore_the_setting(given, expected, monkeypatch):
     used = []
-    original = LatentTimeODE.predict
-    monkeypatch.setattr(LatentTimeODE, "predict", lambda *a, **k: used.append(torch.get_num_threads()) or original(*a, **k))
+    original = Ensemble.predict
+    monkeypatch.setattr(Ensemble, "predict", lambda *a, **k: used.append(torch.get_num_threads()) or original(*a, **k))
     X = np.random.default_rng(0).normal(size=(60, 2))
     clf = ltnode.LTNodeClassifier(max_epochs=1, width=4, n_threads=given, random_state=0).fit(X, X[:, 0] > 0)
     assert torch.get_num_threads() == 3

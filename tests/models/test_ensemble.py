@@ -168,3 +168,24 @@ def test_what_cannot_be_an_ensemble_is_refused() -> None:
         Ensemble([build("sde-net", VECTORS)])  # type: ignore[list-item]
     with pytest.raises(InputError, match="model of an ensemble"):
         build("ensemble", VECTORS, of="sde-net")
+
+
+def test_weights_of_examples_count_in_every_network() -> None:
+    """The reference is the sum of the networks' own losses at the same end-times, which are those of a network alone."""
+    model, x, y = ensemble(fitted=False), inputs(6), targets(6)
+    times = model.training_times(6, 3, 5)
+    assert times is not None
+    weights = torch.tensor([0.0, 2.0, 1.0, 1.0, 0.5, 1.5])
+    networks = [network for network in model.networks if isinstance(network, LatentTimeODE)]
+    torch.testing.assert_close(times, networks[1].training_times(6, 3, 5), rtol=0, atol=0)
+    alone = sum(network.weighted_loss(x, y, weights, 100, times) for network in networks)
+    torch.testing.assert_close(model.weighted_loss(x, y, weights, 100, times), alone, rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(alone, model.loss(x, y, 100, times))
+
+
+def test_familiarity_is_forgotten_by_the_ensemble_and_its_networks() -> None:
+    model = ensemble()
+    model.calibrate_familiarity(inputs(20))
+    model.forget_familiarity()
+    assert not model.has_familiarity and model.n_calibration == 0
+    assert model.predict(inputs(2)).distance is None

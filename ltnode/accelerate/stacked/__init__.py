@@ -5,5 +5,6 @@ gradient is written by hand, and the arrays are those of numpy: a step consists 
 needs a third of the time of torch.
 
 Read in this order: ``step`` (one step), ``parameters`` (the stacked weights), ``trajectory`` (stem, solve and head, forward and
-backward), ``time_weights`` (grid and end-times of a step), ``posterior`` and ``likelihood`` (the loss), ``adam`` (the update).
+backward), ``time_weights`` (grid and end-times of a step), ``posterior`` and ``likelihood`` (the loss), ``adam`` (the update),
+``average`` (averaged weights).
 """
