@@ -11,7 +11,7 @@ pytest := OMP_NUM_THREADS=1 $(bin)/python -m pytest -n $(JOBS) --dist worksteal
 none_is_fine := test $$? -eq 5 # pytest's status for an empty selection
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-cluster test-slow test-real test-learning fuzz soak lint format hooks docs browser-tools bench constraints clean
+.PHONY: help install demo test test-cluster test-slow test-real test-learning test-wheel fuzz soak lint format hooks docs tutorials browser-tools bench constraints clean
 MAKEFLAGS += --no-print-directory
 
 help: ## list these commands
@@ -19,8 +19,8 @@ help: ## list these commands
 
 install: $(installed) ## the package with every extra and the test tools, into .venv
 
-# The stamp makes this a no-op until the requirements change.
-$(installed): pyproject.toml constraints.txt
+# The stamp makes this a no-op until the requirements or the version change.
+$(installed): pyproject.toml constraints.txt ltnode/_version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "ltnode needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) -V 2>&1): make install PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(bin)/python || $(PYTHON) -m venv $(VENV)
@@ -46,6 +46,9 @@ test-real: $(installed) ## the quick tests on the real image sets in the folder 
 test-learning: $(installed) ## every model learns 6,000 digits of LTNODE_DATA on the CPU: minutes each
 	@$(pytest) -m "realdata and slow and not gpu" --timeout 1200 $(PYTEST_ARGS) || $(none_is_fine)
 
+test-wheel: $(installed) ## build the packages, and use them in fresh environments outside of the clone
+	@$(bin)/python .ci/test_wheel.py
+
 # An hour each by default: make fuzz SECONDS=60
 SECONDS ?= 3600
 
@@ -70,6 +73,12 @@ hooks: $(installed) ## run the lint before every commit (pre-commit)
 docs: $(installed) ## the documentation site in build/site, with every link checked; it needs no network, nor does its reader
 	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
 	@$(bin)/python docs/site/check.py build/site
+
+# SCRIPTS="tutorials/table.py" renders one of them.
+SCRIPTS ?=
+
+tutorials: $(installed) ## run the tutorials and the gallery, and record what their pages show, in docs/rendered
+	@$(bin)/python docs/site/render.py $(SCRIPTS)
 
 browser-tools: ## onnxruntime-web for the browser test of exported models (needs npm; the browser is your system's Chromium)
 	@npm install --silent --no-audit --no-fund --prefix "$(HOME)/.cache/ltnode-npm" onnxruntime-web@1.30.0

@@ -105,6 +105,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("realdata")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
+        if item.get_closest_marker("posix") and sys.platform == "win32":
+            item.add_marker(pytest.mark.skip(reason="needs the signals, pipes or limits of Linux and macOS"))
         if item.get_closest_marker("realdata") and not os.environ.get("LTNODE_DATA"):
             item.add_marker(no_data)
 

@@ -4,6 +4,7 @@ The end-time T of a neural ODE is a latent variable. A posterior over T, learnt 
 uncertainty from a single ODE solve. `docs/reference` shows every public name with an example.
 """
 
+import difflib
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +105,8 @@ def __getattr__(name: str) -> Any:
         place, value = _RENAMED[name]
         warnings.warn(f"ltnode.{name} is deprecated; use {place}", DeprecationWarning, stacklevel=2)
         return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    near = difflib.get_close_matches(name, __all__, n=1)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}" + (f". Did you mean {near[0]!r}?" if near else ""))
 
 
 def __dir__() -> list[str]:

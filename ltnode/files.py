@@ -36,13 +36,18 @@ def cache_folder() -> Path:
     return Path(base) / "ltnode"
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, owner: str = "") -> None:
     """Write a file atomically: after a crash, either the old or the new file exists.
+
+    Args:
+        path: The file.
+        content: Its content.
+        owner: Part of the temporary name, for a file that several processes may write at the same time.
 
     Raises:
         CheckpointError: Writing failed (disk full, no permission); the old file is unchanged.
     """
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    temporary = path.with_name(f"{TEMPORARY}{owner}{path.name}")
     try:
         _write_and_sync(temporary, content)
         temporary.replace(path)
@@ -55,7 +60,49 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON with sorted keys."""
-    write_bytes(path, (json.dumps(value, indent=2, sort_keys=True) + "\n").encode())
+    write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """Indented JSON with sorted keys."""
+    return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
+
+
+def replace_files(folder: Path, content: dict[str, bytes]) -> None:
+    """Write files that belong together, so that either all of them are the new ones or all the old ones.
+
+    The last one makes the folder valid: if the process is killed in the middle, that file is missing, and the folder is refused
+    instead of being read as a mixture.
+
+    Raises:
+        CheckpointError: Writing failed; the old files are unchanged.
+    """
+    prepared = {folder / name: folder / f"{TEMPORARY}new-{name}" for name in content}
+    aside = {path: folder / f"{TEMPORARY}old-{path.name}" for path in prepared}
+    placed: list[Path] = []
+    try:
+        for path, temporary in prepared.items():
+            _write_and_sync(temporary, content[path.name])
+        for path in reversed(prepared):
+            if path.exists():
+                path.replace(aside[path])
+        for path, temporary in prepared.items():
+            temporary.replace(path)
+            placed.append(path)
+        sync_folder(folder)
+    except OSError as error:
+        for path, temporary in prepared.items():
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                if aside[path].exists():
+                    aside[path].replace(path)
+                elif path in placed:
+                    path.unlink()
+        raise write_error(folder, error) from error
+    for old in aside.values():
+        with contextlib.suppress(OSError):
+            old.unlink(missing_ok=True)
 
 
 def write_folder(path: Path, files: dict[str, bytes]) -> None:
@@ -67,13 +114,29 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
         for name, content in files.items():
             _write_and_sync(temporary / name, content)
         sync_folder(temporary)
-        remove_folder(path)
-        temporary.rename(path)
+        _swap(path, temporary)
         sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             remove_folder(temporary)
         raise write_error(path, error) from error
+
+
+def _swap(path: Path, prepared: Path) -> None:
+    """Put a prepared folder in the place of another one, which is removed once the new one is there."""
+    aside = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    if path.exists():
+        if aside.exists():
+            shutil.rmtree(aside)
+        path.rename(aside)
+    try:
+        prepared.rename(path)
+    except OSError:
+        if aside.exists():
+            aside.rename(path)
+        raise
+    if aside.exists():
+        shutil.rmtree(aside)
 
 
 def remove_folder(path: Path) -> None:
@@ -109,6 +172,8 @@ def sync_folder(path: Path) -> None:
 
 def write_error(path: Path, error: OSError) -> CheckpointError:
     """The exception for a failed write."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return CheckpointError(f"could not write {path}: {path.parent} is not a folder; make it, or choose another one")
     return CheckpointError(
         f"could not write {path}: {error.strerror or error}. Free some disk space or choose another folder; earlier files are "
         "intact, and the run continues from its last checkpoint with resume=True (--resume)"

@@ -135,6 +135,15 @@ def test_version_is_the_same_everywhere():
     assert cited.group(1) == ltnode.__version__
 
 
+def test_the_changelog_has_this_version_and_says_everything_once():
+    """A merge of two branches can leave a line twice, in an older and in a newer wording that begins alike."""
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## \[{re.escape(__version__)}\] - \d{{4}}-\d\d-\d\d$", changelog, flags=re.MULTILINE)
+    beginnings = re.findall(r"^- (.{40})", changelog, flags=re.MULTILINE)
+    assert len(beginnings) > 50
+    assert sorted(beginnings) == sorted(set(beginnings))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     folder = tmp_path_factory.mktemp("wheel")

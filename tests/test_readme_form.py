@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from prose import sentences
 from repository import ROOT, repository_file
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINKS = re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", README)
 TARGETS = [markdown or html for markdown, html in LINKS]
-
-
-def sentences(markdown: str) -> list[list[str]]:
-    """The words of every sentence of the prose: without blocks of code, tables, headings, pictures and remarks.
-
-    A colon does not end a sentence; an item of a list without a full stop is one.
-    """
-    text = re.sub(r"```.*?```|<!--.*?-->|<picture>.*?</picture>|!\[.*?\]\(.*?\)", "", markdown, flags=re.DOTALL)
-    text = re.sub(r"^(#|\||<).*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    parts = re.split(r"(?<=[.?!])[*)]*(?:\s+|$)|\n\s*\n|\n(?=- )", text.replace("P. K.", "P.K."))
-    return [words for part in parts if (words := re.findall(r"[^\s*`]*\w[^\s*`]*", part))]
 
 
 def test_sentences_are_told_apart():
@@ -37,6 +27,18 @@ def test_it_is_short():
     lengths = [len(words) for words in sentences(README)]
     assert len(lengths) >= 30
     assert sum(lengths) / len(lengths) <= 20
+
+
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_sentences_of_the_pages_are_short(page: Path):
+    """At most 20 words on average, as in the README."""
+    if not page.exists():
+        pytest.skip(f"{page.name} is in the repository only")
+    lengths = [len(words) for words in sentences(page.read_text(encoding="utf-8"))]
+    assert sum(lengths) <= 20 * len(lengths)
 
 
 def test_links_and_images_are_absolute_and_lead_into_this_repository():

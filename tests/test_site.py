@@ -35,6 +35,10 @@ def check():
         ("paper/README.md", "../docs/solver.md", "solver.md"),
         ("benchmarks/README.md", "results/solver_scaling.svg", "repository/benchmarks/results/solver_scaling.svg"),
         ("docs/a.md", "../missing.txt", "../missing.txt"),
+        ("docs/gallery/index.md", "../../examples/gallery/gap_members.py", "gap_members.md"),
+        ("tutorials/table.py", "../docs/own-tables.md", "../own-tables.md"),
+        ("tutorials/table.py", "uncertainty.py", "uncertainty.md"),
+        ("examples/gallery/gap_members.py", "../../tutorials/table.py", "../tutorials/table.md"),
     ],
 )
 def test_links_of_the_repository_become_links_of_the_site(pages, source: str, link: str, expected: str):
@@ -48,6 +52,11 @@ def test_blocks_of_code_are_left_alone_and_remarks_go(pages):
     assert pages.site_markdown(text, "docs/a.md", ROOT, REPOSITORY) == block + after
 
 
+def test_a_number_and_its_spread_stay_on_one_line(pages):
+    text = "| 0.11 ± 0.02 | ± |\n```\n1 ± 2\n```\n"
+    assert pages.site_markdown(text, "docs/a.md", ROOT, REPOSITORY) == "| 0.11\u00a0±\u00a00.02 | ± |\n```\n1 ± 2\n```\n"
+
+
 def test_a_picture_has_an_image_for_each_theme(pages):
     text = '<picture><source media="(prefers-color-scheme: dark)" srcset="x-dark.svg">\n<img src="x.svg" alt="An x."></picture>'
     assert (
@@ -55,11 +64,17 @@ def test_a_picture_has_an_image_for_each_theme(pages):
     )
 
 
-def test_every_page_is_named_in_the_navigation():
+def test_a_rendered_figure_has_an_image_for_each_theme_also_within_a_link(pages):
+    text = "[![An x.](../rendered/gallery/x-1.svg)](../../examples/gallery/gap_members.py)"
+    light, dark = (f"![An x.](../rendered/gallery/x-1{suffix})" for suffix in (".svg#only-light", "-dark.svg#only-dark"))
+    assert pages.site_markdown(text, "docs/gallery/index.md", ROOT, REPOSITORY) == f"[{light}{dark}](gap_members.md)"
+
+
+def test_every_page_is_named_in_the_navigation(pages):
     """MkDocs reports pages that are missing; this finds them without building."""
     named = set(re.findall(r"([\w/-]+\.md)$", repository_file("mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE))
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert written <= named
+    assert written | set(pages.PAGES.values()) <= named
 
 
 GOOD = '<h1 id="a">A</h1><p>Words <code>- code</code>.</p><a href="b.html#x">b</a><a href="#a">a</a><img src="i.svg" alt="An i.">'

@@ -18,12 +18,23 @@ PAGES = {
 }
 """Files of the repository that are pages of the site, and their names there."""
 
+SCRIPTS = {"tutorials": "tutorials", "examples/gallery": "gallery"}
+"""Folders of scripts whose cells become pages of the site, and the folders of these pages."""
+PAGES |= {
+    f"{folder}/{script.name}": f"{pages}/{script.stem}.md"
+    for folder, pages in SCRIPTS.items()
+    for script in sorted((Path(__file__).parents[2] / folder).glob("*.py"))
+}
+
 IMAGES = (".svg", ".png")
 """Images outside of ``docs`` that pages show are copied, to their path in the repository below ``repository``."""
 
 _FENCE = re.compile(r"^( {0,3})(`{3,}|~{3,}).*?^\1\2`*[ ]*$", flags=re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(\]\()([^()\s]+)(\))")
+_DRAWING = re.compile(r"!\[([^\]]*)\]\(([^()\s]*rendered/[^()\s]+)\.svg\)")
 _REMARK = re.compile(r"^<!-- .*? -->\n", flags=re.MULTILINE)
+_NUMBER_AND_SPREAD = re.compile(r"(\d) ± (?=\d)")
+"""They stay on one line, also in a narrow table."""
 _PICTURE = re.compile(
     r"<picture><source media=\"\(prefers-color-scheme: dark\)\" srcset=\"([^\"]+)\">\s*"
     r"<img src=\"([^\"]+)\" alt=\"([^\"]*)\"></picture>"
@@ -49,7 +60,8 @@ def site_markdown(text: str, source: str, root: Path, repository: str) -> str:
     """The Markdown of a file of the repository, as the site needs it.
 
     Links to files that are not pages of the site lead to the repository; a link to nothing is left for the build to report.
-    A ``<picture>`` becomes two images, of which the colours of the page choose one. Remarks for tests and renderers go.
+    A ``<picture>`` becomes two images, of which the colours of the page choose one; so does a rendered figure.
+    Remarks for tests and renderers go.
 
     Args:
         text: Content of the file.
@@ -67,6 +79,8 @@ def site_markdown(text: str, source: str, root: Path, repository: str) -> str:
 
     def change(part: str) -> str:
         part = _PICTURE.sub(lambda m: f"![{m[3]}]({m[2]}#only-light)\n![{m[3]}]({m[1]}#only-dark)", part)
+        part = _DRAWING.sub(r"![\1](\2.svg#only-light)![\1](\2-dark.svg#only-dark)", part)
+        part = _NUMBER_AND_SPREAD.sub("\\1\u00a0±\u00a0", part)
         return _LINK.sub(link, _REMARK.sub("", part))
 
     return outside_fences(text, change)

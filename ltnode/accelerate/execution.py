@@ -1,6 +1,6 @@
 """Faster executions of the models' layers and solves; `ltnode.models.execution` defines the reference that they replace.
 
-On a CPU and for inputs that are not images, the layers themselves run.
+In training steps on a CPU, and for inputs that are not images, the layers themselves run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ltnode.accelerate.kernels.conv_trajectory import EPS, FieldTensors, ThreeNo
 from ltnode.accelerate.kernels.cuda import conv_trajectory as conv_trajectory_cuda
 from ltnode.accelerate.kernels.cuda.norm_relu import norm_relu
 from ltnode.accelerate.kernels.fused_sequential import run_fused
+from ltnode.accelerate.prepared_field import PreparedField, can_be_prepared
 from ltnode.accelerate.solve import fused_replayer
 from ltnode.models.execution import Execution
 from ltnode.models.latent_time import LatentTimeODE
@@ -22,17 +23,22 @@ from ltnode.models.options import SolverOptions
 from ltnode.models.shared_grid import same_grid
 from ltnode.ode import Stats
 from ltnode.ode.replay import Replayer
+from ltnode.ode.step import Field
 from ltnode.typing import Tensor
 
 
 class FusedSolves(Execution):
-    """Replays training grids in fused kernels where device and field support it; the default of the package."""
+    """Replays training grids in fused kernels, and prepares fields on CPUs, where they support it; the default of the package."""
 
     def replayer(self, field: nn.Module, h: Tensor, times: Tensor, options: SolverOptions) -> Replayer | None:
         """See `Execution.replayer`."""
         if options.recompute:
             return None
         return fused_replayer(field, h, times, options.method, options.rtol, options.atol)
+
+    def prediction_field(self, field: nn.Module, h: Tensor) -> Field:
+        """See `Execution.prediction_field`."""
+        return PreparedField(field) if can_be_prepared(field, h) else field
 
     def solve_networks(
         self, networks: Sequence[nn.Module], x: Tensor, times: Sequence[Tensor]

@@ -17,7 +17,7 @@ import torch
 from ltnode.accelerate.drawn_times import DrawnTimes
 from ltnode.accelerate.flat_sgd import FlatSGD
 from ltnode.accelerate.grid_policy import GridPolicy
-from ltnode.accelerate.recorder import Recorder
+from ltnode.accelerate.recorder import CaptureError, Recorder
 from ltnode.accelerate.solve_pass import SolvePass, StepInputs
 from ltnode.models.averaging import Averages
 from ltnode.models.end_time_model import EndTimeModel
@@ -75,12 +75,14 @@ class GraphStep:
         """
         indices = batch.indices if self._times.per_input else None
         inputs = StepInputs(batch.x, batch.target, self._times.draw(batch.step), indices)
-        edges = self.policy.edges_for(batch.x)
         self.sgd.refresh_rates()
-        key = (len(batch.indices), len(edges) - 1)
-        captured = self._graphs.get(key)
-        if captured is None:
-            captured = self._graphs[key] = self._capture(inputs, edges)
+        # If the step cannot be captured, another one takes this batch and searches a grid for itself.
+        with self.policy.grid.restored_on(CaptureError):
+            edges = self.policy.edges_for(batch.x)
+            key = (len(batch.indices), len(edges) - 1)
+            captured = self._graphs.get(key)
+            if captured is None:
+                captured = self._graphs[key] = self._capture(inputs, edges)
         for static, value in zip(captured.inputs.tensors(), inputs.tensors(), strict=True):
             static.copy_(value, non_blocking=True)
         if captured.generation != self.policy.generation:

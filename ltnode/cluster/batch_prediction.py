@@ -6,6 +6,7 @@ OUTPUT/prediction.json    what was predicted with what; a repeated command must 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files
-from ltnode.cluster.blocks import Block, digest, find_blocks, require_parquet
+from ltnode.cluster.blocks import Block, digest, find_blocks
 from ltnode.cluster.engines import make_executor
-from ltnode.cluster.executor import Task, check_engine
+from ltnode.cluster.executor import Executor, Task, check_engine
 from ltnode.cluster.on_ray import connect, require_ray
 from ltnode.cluster.predict_block import FUNCTION, predict_block
 from ltnode.errors import CheckpointError, ConfigError, InputError
+from ltnode.tables.parquet_rows import require_parquet
 from ltnode.trained import TrainedModel
 
 RECORD = "prediction.json"
@@ -94,11 +96,9 @@ def predict_batch(
         ConfigError: The output folder holds the predictions of other inputs, or of another model.
     """
     check_engine(engine, address)
-    require_parquet()
+    require_parquet("cluster", "batch prediction")
     options, output = options or BatchOptions(), output.absolute()
-    trained = TrainedModel.open(run, "cpu").with_false_alarm_rate(options.false_alarm_rate)
     blocks = find_blocks([str(Path(entry).absolute()) for entry in inputs], options.block_rows)
-    _open_output(output, _description(trained, blocks, options))
     todo = [block for block in blocks if not (output / block.name).exists()]
     total = sum(block.rows for block in blocks)
     done = total - sum(block.rows for block in todo)
@@ -112,35 +112,42 @@ def predict_batch(
         "false_alarm_rate": options.false_alarm_rate,
     }
     work = [{**common, "block": block.to_json()} for block in todo]
-    answers = (
-        _locally(work, jobs, threads, options.device)
-        if engine == "local"
-        else _on_ray(work, address, jobs, threads, options.device)
-    )
     new = bad = 0
-    on_predicted(done)
-    for answer in answers:
-        new, bad = new + answer["rows"], bad + answer["bad"]
-        on_predicted(done + new)
+    with _workers(engine, len(todo), jobs, threads, options.device) as executor:
+        trained = TrainedModel.open(run, "cpu").with_false_alarm_rate(options.false_alarm_rate)
+        _open_output(output, _description(trained, blocks, options))
+        answers = _on_ray(work, address, jobs, threads, options.device) if executor is None else _locally(work, executor)
+        on_predicted(done)
+        for answer in answers:
+            new, bad = new + answer["rows"], bad + answer["bad"]
+            on_predicted(done + new)
     files.remove_leftovers(output)
     return BatchResult(total, new, bad, len(blocks))
 
 
-def _locally(work: list[dict[str, Any]], jobs: int | None, threads: int, device: str) -> Iterator[dict[str, Any]]:
-    if not work:
+@contextlib.contextmanager
+def _workers(engine: str, blocks: int, jobs: int | None, threads: int, device: str) -> Iterator[Executor | None]:
+    """The local executor, whose workers start while the caller opens the model; None for Ray, which has workers of its own."""
+    if engine != "local":
+        yield None
         return
     with make_executor("local", jobs=jobs, threads=threads, device=device) as executor:
-        waiting, running = list(reversed(work)), 0
-        while waiting or running:
-            while waiting and running < _AHEAD * executor.capacity:
-                arguments = waiting.pop()
-                executor.submit(Task(arguments["block"]["name"], FUNCTION, arguments))
-                running += 1
-            for outcome in executor.wait(10.0):
-                running -= 1
-                if outcome.status != "done":
-                    raise InputError(f"{outcome.name} could not be predicted: {outcome.error}")
-                yield outcome.value
+        executor.prepare(blocks)
+        yield executor
+
+
+def _locally(work: list[dict[str, Any]], executor: Executor) -> Iterator[dict[str, Any]]:
+    waiting, running = list(reversed(work)), 0
+    while waiting or running:
+        while waiting and running < _AHEAD * executor.capacity:
+            arguments = waiting.pop()
+            executor.submit(Task(arguments["block"]["name"], FUNCTION, arguments))
+            running += 1
+        for outcome in executor.wait(10.0):
+            running -= 1
+            if outcome.status != "done":
+                raise InputError(f"{outcome.name} could not be predicted: {outcome.error}")
+            yield outcome.value
 
 
 def _on_ray(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,13 +17,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ltnode.errors import InputError, LTNodeError, missing_extra
+from ltnode.errors import DataError, InputError, LTNodeError
+from ltnode.tables.parquet_rows import open_parquet, read_rows, require_parquet
 from ltnode.trained import TrainedModel, read_input
 from ltnode.trained.inputs import batch_of_array, find_files
 from ltnode.typing import Tensor
 
 TABLE_ROWS = 50_000
 IMAGES = 1_000
+MOST_BLOCKS = 1_000_000
+"""Files of the output; what a file declares about itself may be wrong."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,6 @@ class BlockInputs:
     errors: dict[int, str]
 
 
-def require_parquet() -> Any:
-    """Import the Parquet reader of pyarrow, or raise a `MissingExtraError` that names the extra."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise missing_extra("pyarrow", "cluster", "batch prediction") from error
-    return pyarrow.parquet
-
-
 def find_blocks(inputs: Sequence[str], rows: int | None = None) -> list[Block]:
     """Cut inputs into blocks.
 
@@ -90,8 +85,9 @@ def find_blocks(inputs: Sequence[str], rows: int | None = None) -> list[Block]:
         InputError: There are no such files, or a file is neither.
     """
     found = [file for entry in inputs for file in _files(entry)]
-    if len(set(found)) < len(found):
-        twice = next(file for file in found if found.count(file) > 1)
+    named = Counter(found)
+    if len(named) < len(found):
+        [(twice, _)] = named.most_common(1)
         raise InputError(f"{twice} is named twice among the inputs; its rows would be doubled")
     tables = [file for file in found if file.suffix.lower() == ".parquet"]
     if tables and len(tables) < len(found):
@@ -136,13 +132,15 @@ def _files(entry: str) -> list[Path]:
 
 
 def _table_blocks(tables: Sequence[Path], rows: int) -> list[Block]:
-    parquet = require_parquet()
+    parquet = require_parquet("cluster", "batch prediction")
     blocks: list[Block] = []
     for number, file in enumerate(tables):
         try:
             total = parquet.read_metadata(file).num_rows
         except (OSError, ValueError) as error:
             raise InputError(f"{file} is not a Parquet file: {error}") from error
+        if len(blocks) + total / rows > MOST_BLOCKS:
+            raise InputError(f"{file} declares {total:,} rows, which would be more than {MOST_BLOCKS:,} files of {rows:,} rows")
         for start in range(0, total, rows):
             name = f"part-{number:05d}-{start // rows:05d}.parquet"
             blocks.append(Block(name, (str(file),), start, min(rows, total - start)))
@@ -162,33 +160,20 @@ def _image_blocks(images: Sequence[Path], size: int) -> list[Block]:
 
 
 def _read_table(block: Block, trained: TrainedModel, columns: Sequence[str]) -> BlockInputs:
-    file = require_parquet().ParquetFile(block.files[0], memory_map=True)
+    file = open_parquet(block.files[0], memory_map=True)
     schema, names = trained.schema, [str(name) for name in file.schema_arrow.names]
     wanted = list(columns) or (names if schema is None else [column.name for column in schema.columns])
     if missing := [name for name in wanted if name not in names]:
         raise InputError(f"{block.files[0]} has no column {missing[0]!r}; it has {', '.join(names)}")
-    array = _rows_of_groups(file, block, wanted)
     try:
+        array = read_rows(file, wanted, block.start, block.rows)
         raw = _table_tensor(array, trained) if schema is None else torch.from_numpy(schema.encode(array.to_pandas()).x)
-    except InputError as error:
+    except (InputError, DataError) as error:
         raise InputError(f"{block.files[0]}: {error}") from error
     finite = torch.isfinite(raw.flatten(1)).all(dim=1) if raw.is_floating_point() else torch.ones(len(raw), dtype=torch.bool)
     errors = {int(position): "NaN, infinity or nothing in a column; impute it" for position in torch.nonzero(~finite)}
     rows = np.arange(block.start, block.start + block.rows, dtype=np.int64)
     return BlockInputs([block.files[0]] * block.rows, rows, raw[finite], torch.nonzero(finite)[:, 0].numpy(), errors)
-
-
-def _rows_of_groups(file: Any, block: Block, columns: list[str]) -> Any:
-    """The rows of a block as an Arrow table; only the row groups that hold them are read."""
-    groups, first, before = [], None, 0
-    for group in range(file.metadata.num_row_groups):
-        size = file.metadata.row_group(group).num_rows
-        if before < block.start + block.rows and before + size > block.start:
-            groups.append(group)
-            first = before if first is None else first
-        before += size
-    assert first is not None
-    return file.read_row_groups(groups, columns=columns, use_threads=False).slice(block.start - first, block.rows)
 
 
 def _table_tensor(table: Any, trained: TrainedModel) -> Tensor:
@@ -211,7 +196,19 @@ def _table_tensor(table: Any, trained: TrainedModel) -> Tensor:
         kind = "one column of lists with the pixels" if trained.is_image else f"{wanted} columns"
         raise InputError(f"the model needs {kind}, not {table.num_columns} columns; name them with --columns a,b,c")
     try:
-        columns = [table.column(i).cast(arrow.float64()).to_numpy() for i in range(table.num_columns)]
-    except arrow.ArrowInvalid as error:
+        columns = [_numbers(table.column(i)) for i in range(table.num_columns)]
+    except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError) as error:
         raise InputError(f"its columns must be numbers: {error}") from error
     return torch.from_numpy(np.stack(columns, axis=1))
+
+
+def _numbers(column: Any) -> NDArray[np.float64]:
+    """A column of an Arrow table as numbers; text is read as such, each different one once."""
+    import pyarrow as arrow
+
+    parts = [
+        part.dictionary.cast(arrow.float64()).take(part.indices) if hasattr(part, "dictionary") else part.cast(arrow.float64())
+        for part in column.chunks
+    ]
+    numbers: NDArray[np.float64] = arrow.chunked_array(parts).to_numpy()
+    return numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ltnode import data as data_sets
 from ltnode.data import Dataset
 from ltnode.data.arrays import Task
 from ltnode.errors import DataError, unknown_name
+from ltnode.tables.read import read_arrays, read_content
 
 _MOST_CLASSES = 20
 """Whole numbers from 0 with at most this many different values are labels; all other targets are those of a regression."""
@@ -48,10 +50,10 @@ def is_built_in(where: str) -> bool:
 
 def _from_npz(path: Path) -> Dataset:
     try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {name: content[name] for name in ("x", "y", "x_test", "y_test") if name in content.files}
-    except (OSError, ValueError) as error:
+        found = read_arrays(read_content(path))
+    except DataError as error:
         raise DataError(f"{path} cannot be read as a .npz file: {error}") from error
+    arrays: dict[str, Any] = {name: found[name] for name in ("x", "y", "x_test", "y_test") if name in found}
     if not {"x", "y"} <= arrays.keys():
         raise DataError(f"{path} must hold the arrays x and y, not {', '.join(arrays) or 'none of them'}")
     return Dataset.from_arrays(**arrays, task=_task(arrays["y"]), name=path.stem)
@@ -59,7 +61,7 @@ def _from_npz(path: Path) -> Dataset:
 
 def _from_csv(path: Path) -> Dataset:
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_content(path).decode("utf-8-sig").splitlines()
         header = bool(lines) and not _is_number(lines[0].split(",")[0])
         table = np.loadtxt(lines, delimiter=",", skiprows=int(header), ndmin=2)
     except (OSError, ValueError) as error:

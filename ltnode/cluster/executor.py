@@ -69,6 +69,9 @@ class Executor(ABC):
     def capacity(self) -> int:
         """Number of tasks that can run at the same time now; a cluster may grow and shrink."""
 
+    def prepare(self, tasks: int) -> None:  # noqa: B027 (an engine whose workers are already there has nothing to do)
+        """Start the workers for this many tasks, which takes seconds, while the caller has other work."""
+
     @abstractmethod
     def submit(self, task: Task) -> None:
         """Run a task as soon as there is room for it."""

@@ -65,6 +65,11 @@ class LocalExecutor(Executor):
         """Number of tasks that run at the same time."""
         return self._jobs
 
+    def prepare(self, tasks: int) -> None:
+        """Start workers, which import torch while the caller does something else."""
+        while len(self._workers) < min(tasks, self._jobs):
+            self._start_worker()
+
     def submit(self, task: Task) -> None:
         """Start a task, or let it wait for a worker."""
         self._waiting.append(task)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from ltnode import files
 from ltnode.cluster.storage import RunStorage
 from ltnode.cluster.trial import LOG
 from ltnode.errors import LTNodeError
@@ -38,7 +38,7 @@ class Observed:
         self.steps, self.curve = 0, {}
         for text in content.splitlines():
             try:
-                line = json.loads(text)
+                line = files.parse_json(text)
                 self.steps = int(line["step"])
                 if "validation" in line:
                     self.curve[self.steps] = float(line["validation"]["log_likelihood"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -13,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode import files
-from ltnode.cluster.blocks import Block, BlockInputs, read_block, require_parquet
+from ltnode.cluster.blocks import Block, BlockInputs, read_block
 from ltnode.errors import LTNodeError
+from ltnode.tables.parquet_rows import require_parquet
 from ltnode.trained import TrainedModel
 from ltnode.trained.columns import Columns, prediction_columns
 from ltnode.trained.model import BATCH
@@ -43,13 +45,9 @@ def predict_block(arguments: Mapping[str, Any]) -> dict[str, Any]:
     inputs = read_block(block, trained, arguments["columns"])
     table = block_table(trained, inputs, arguments["samples"])
     bad = table.num_rows - table.column("error").null_count
-    temporary = target.with_name(f"{files.TEMPORARY}{os.getpid()}-{target.name}")  # a second attempt may run beside a lost one
-    try:
-        require_parquet().write_table(table, temporary)
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise files.write_error(target, error) from error
+    content = io.BytesIO()
+    require_parquet("cluster", "batch prediction").write_table(table, content)
+    files.write_bytes(target, content.getvalue(), owner=f"{os.getpid()}-")  # a second attempt may run beside a lost one
     return {"rows": table.num_rows, "bad": bad}
 
 

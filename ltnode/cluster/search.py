@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ltnode.cluster.journal import trim_journal
 from ltnode.cluster.spec import Range, SweepSpec
 from ltnode.counter_rng import hash_counters
 from ltnode.errors import missing_extra
@@ -48,6 +49,7 @@ class Search:
     def __init__(self, spec: SweepSpec, journal: Path) -> None:
         self._optuna, self._spec = require_optuna(), spec
         self._optuna.logging.set_verbosity(self._optuna.logging.WARNING)
+        trim_journal(journal, len(spec.search))
         storages = self._optuna.storages
         storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(journal)))
         self._study = self._optuna.create_study(

@@ -21,6 +21,8 @@ _KEYS = ("model", "data", "preset", "seeds", "strategy", "trials", "pruner", "se
 _SEPARATE = {"seed": "seeds = [0, 1]", "data": 'data = ["synthetic"]'}
 """Keys of the training configuration that are at the top of the specification."""
 _HELD_OUT = 0.1
+MOST_RUNS = 100_000
+"""Trainings of a sweep; the points of a grid are all in memory."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,8 @@ class SweepSpec:
             raise ConfigError(
                 f"a {self.strategy} search needs trials, the number of its points, as an integer >= 1, not {self.trials!r}"
             )
+        if self.n_runs > MOST_RUNS:
+            raise ConfigError(f"a sweep may have at most {MOST_RUNS:,} trainings, not {self.n_runs:,}: search at random, or less")
         for key in [*self.train, *self.search]:
             if key in _SEPARATE:
                 raise ConfigError(

@@ -19,6 +19,7 @@ from ltnode.errors import CheckpointError, ConfigError, missing_extra
 
 _LOG = logging.getLogger("ltnode")
 _MANIFEST = re.compile(r"manifest-(\d{8})-([0-9a-f]{64})\.json")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _KEPT = 2
 """Manifests that stay: the newest, and the one before in case a file of the newest is lost."""
 
@@ -104,7 +105,7 @@ class RunStorage:
     def _save(self, folder: Path) -> None:
         self._system.makedirs(f"{self._root}/objects", exist_ok=True)
         earlier = self._manifests()
-        stored = set(self._names("objects"))
+        stored = self._sizes("objects")
         listed = {}
         for path in sorted(entry for entry in folder.rglob("*") if entry.is_file()):
             relative = path.relative_to(folder)
@@ -113,13 +114,13 @@ class RunStorage:
             body = path.read_bytes()
             digest = hashlib.sha256(body).hexdigest()
             listed[relative.as_posix()] = {"sha256": digest, "bytes": len(body)}
-            if digest not in stored:
+            if stored.get(digest) != len(body):  # whoever was killed while it wrote has left a part
                 self._system.pipe_file(f"{self._root}/objects/{digest}", body)
         number = int(_MANIFEST.fullmatch(earlier[-1])[1]) + 1 if earlier else 0  # type: ignore[index]
         manifest = json.dumps({"format": 1, "files": listed}, sort_keys=True).encode()
         name = f"manifest-{number:08d}-{hashlib.sha256(manifest).hexdigest()}.json"
         self._system.pipe_file(f"{self._root}/{name}", manifest)
-        self._remove_unused([*earlier, name], stored)
+        self._remove_unused([*earlier, name], set(stored))
 
     def _remove_unused(self, manifests: list[str], stored: set[str]) -> None:
         """Delete old manifests, then the files that none of the others lists."""
@@ -135,14 +136,16 @@ class RunStorage:
             self._system.rm_file(f"{self._root}/objects/{digest}")
 
     def _manifests(self) -> list[str]:
-        return sorted(name for name in self._names("") if _MANIFEST.fullmatch(name))
+        return sorted(name for name in self._sizes("") if _MANIFEST.fullmatch(name))
 
-    def _names(self, folder: str) -> list[str]:
+    def _sizes(self, folder: str) -> dict[str, int | None]:
+        """Names and sizes of the files in a folder of the storage."""
         self._system.invalidate_cache()
         try:
-            return [PurePosixPath(path).name for path in self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=False)]
+            entries = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
         except FileNotFoundError:
-            return []
+            return {}
+        return {PurePosixPath(entry["name"]).name: entry.get("size") for entry in entries}
 
     def _read(self, name: str) -> dict[str, Any]:
         found = _MANIFEST.fullmatch(name)
@@ -150,7 +153,12 @@ class RunStorage:
         if found is None or hashlib.sha256(content).hexdigest() != found[2]:
             raise ValueError("it is damaged")
         manifest: dict[str, Any] = files.parse_json(content)
-        for path in manifest["files"]:
+        entries = manifest["files"] if isinstance(manifest, dict) else None
+        if not isinstance(entries, dict) or not all(isinstance(entry, dict) for entry in entries.values()):
+            raise ValueError("it does not list files")
+        for path, entry in entries.items():
+            if not isinstance(entry.get("sha256"), str) or not _SHA256.fullmatch(entry["sha256"]):
+                raise ValueError(f"{path[:200]!r} has no checksum")
             parts = PurePosixPath(path).parts
             if not parts or PurePosixPath(path).is_absolute() or ".." in parts or "\\" in path:
                 raise ValueError(f"it lists a file outside of the run folder: {path[:200]!r}")

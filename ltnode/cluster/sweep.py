@@ -147,18 +147,27 @@ class Sweep:
             FolderInUseError: Another process runs this sweep.
         """
         with RunFolder(self._out).locked():
-            check_folder(self._spec, self._out)
-            self._search = Search(self._spec, self._out / "search.journal")
-            for point in self._search.points():
-                self._begin(point)
-            while self._fill() or self._running:
-                for outcome in self._executor.wait(_OBSERVE_SECONDS):
-                    self._end(outcome)
-                self._observe()
-                self._on_change(self.result)
-            self.result.importance = self._search.importance()
-            self._record()
+            try:
+                self._run()
+            except OSError as error:  # from the journal, or from a run folder that comes from the storage
+                raise CheckpointError(
+                    f"could not write {self._out}: {error.strerror or error}. Free some disk space; nothing is lost, and the "
+                    "same command continues the sweep"
+                ) from error
         return self.result
+
+    def _run(self) -> None:
+        check_folder(self._spec, self._out)
+        self._search = Search(self._spec, self._out / "search.journal")
+        for point in self._search.points():
+            self._begin(point)
+        while self._fill() or self._running:
+            for outcome in self._executor.wait(_OBSERVE_SECONDS):
+                self._end(outcome)
+            self._observe()
+            self._on_change(self.result)
+        self.result.importance = self._search.importance()
+        self._record()
 
     def _begin(self, point: Point) -> None:
         """Add the trainings of a point; those that an earlier process has finished are only remembered."""
@@ -275,7 +284,9 @@ def check_folder(spec: SweepSpec, out: Path) -> None:
     """Begin a sweep in a folder, or require that it holds the same sweep."""
     record = out / RECORD
     if record.exists():
-        existing = files.read_json(record, lambda value: isinstance(value, dict) and "spec" in value, "a sweep")
+        existing = files.read_json(
+            record, lambda value: isinstance(value, dict) and isinstance(value.get("spec"), dict), "a sweep"
+        )
         if existing["spec"] != spec.to_json():
             different = sorted(key for key, value in spec.to_json().items() if existing["spec"].get(key) != value)
             raise ConfigError(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ltnode.cluster.observed import Observed
-from ltnode.cluster.spec import Range, SweepSpec
+from ltnode.cluster.spec import Choices, Range, SweepSpec
 from ltnode.cluster.sweep import SweepResult, Trial
 from ltnode.report.page import Page
 from ltnode.report.style import Theme, new_figure, save_figure
@@ -101,6 +101,8 @@ def _curves(result: SweepResult, data: str, out: Path) -> Any:
         curves[trial.name] = sorted(observed.curve.items())
 
     def draw(theme: Theme) -> Figure:
+        from matplotlib.ticker import MaxNLocator
+
         figure = new_figure(_WIDTH, 3.6)
         axes: Axes = figure.subplots()
         for place, (name, curve) in reversed(list(enumerate(curves.items()))):
@@ -109,12 +111,29 @@ def _curves(result: SweepResult, data: str, out: Path) -> Any:
             style: dict[str, Any] = {"lw": 1.6, "label": name} if strong else {"lw": 0.6, "alpha": 0.35, "color": theme.text}
             axes.plot(steps, values, marker="o" if len(curve) < 3 else None, ms=3, **style)
         axes.set(xlabel="step", ylabel="held-out log-likelihood")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if curves:
             axes.legend(fontsize="small", frameon=False)
         return figure
 
     caption = f"Held-out log-likelihood during training, of the {len(curves)} best trainings; the best {_EMPHASISED} have names."
     return save_figure(draw, out / "figures" / f"curves-{Path(data).stem}", alt="Curves of the trainings", caption=caption)
+
+
+def _label_values(axes: Any, space: Range | Choices) -> None:
+    """Ticks at the values of a list, in its order, or at round numbers of a range, few enough that they do not touch."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    if not isinstance(space, Range):
+        axes.set_xticks(range(len(space)), [value_text(value) for value in space])
+        return
+    if space.log:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0) if space.high <= 100 * space.low else (1.0,), numticks=6))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=space.whole))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: value_text(value)))
 
 
 def _values(spec: SweepSpec, result: SweepResult, data: str, out: Path) -> Any:
@@ -131,10 +150,10 @@ def _values(spec: SweepSpec, result: SweepResult, data: str, out: Path) -> Any:
                 axes.set_axis_off()
                 continue
             key, space = keys[place], spec.search[keys[place]]
-            words = not isinstance(space, Range)
-            x = [value_text(trial.values[key]) if words else trial.values[key] for trial, _ in ranked]
+            values = [trial.values[key] for trial, _ in ranked]
+            x = values if isinstance(space, Range) else [space.index(value) for value in values]
             axes.scatter(x, [score for _, score in ranked], s=12, alpha=0.7)
-            axes.set_xscale("log") if isinstance(space, Range) and space.log else None
+            _label_values(axes, space)
             axes.set(xlabel=key, ylabel="held-out log-likelihood" if place % columns == 0 else "")
         return figure
 

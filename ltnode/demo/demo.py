@@ -82,6 +82,8 @@ def _folders(out: Path, models: Sequence[str]) -> dict[str, Path]:
     for name in models:
         if name not in MODELS:
             raise InputError(unknown_name("model", name, MODELS))
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; name a folder for the demo, which is made if it does not exist")
     folders = {name: out / "runs" / name for name in models}
     for folder in folders.values():
         if (folder / "config.json").exists():

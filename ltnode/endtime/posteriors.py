@@ -37,6 +37,7 @@ class FixedTime(EndTime):
 
     kind = "fixed"
     learnable = False
+    t: Tensor
 
     def __init__(self, t: float = 1.0) -> None:
         t = checked_number("t", t, "a positive, finite time", 1e-30, 1e30)
@@ -45,7 +46,7 @@ class FixedTime(EndTime):
 
     def forward(self, x: Tensor | None = None) -> PointDistribution:
         """A point mass at t."""
-        return PointDistribution(self.get_buffer("t"))
+        return PointDistribution(self.t)
 
     def _window_times(
         self, shape: tuple[int, ...], scheme: str, generator: torch.Generator | CounterGenerator | None, device: torch.device
@@ -67,6 +68,7 @@ class UniformTime(EndTime):
 
     kind = "uniform"
     learnable = False
+    bounds: Tensor
 
     def __init__(self, low: float = 0.0, high: float = 3.0) -> None:
         super().__init__(checked_window((low, high), name="(low, high) of UniformTime"))
@@ -74,8 +76,7 @@ class UniformTime(EndTime):
 
     def forward(self, x: Tensor | None = None) -> UniformDistribution:
         """The uniform distribution on the window."""
-        bounds = self.get_buffer("bounds")
-        return UniformDistribution(*self.window, dtype=bounds.dtype, device=bounds.device)
+        return UniformDistribution(*self.window, dtype=self.bounds.dtype, device=self.bounds.device)
 
     def extra_repr(self) -> str:
         """The interval."""
@@ -84,6 +85,8 @@ class UniformTime(EndTime):
 
 class _GammaFamily(EndTime):
     """Base of the learnt posteriors: a Gamma prior, which is saved with the weights, and optional truncation."""
+
+    prior: Tensor
 
     def __init__(self, prior: tuple[float, float], window: tuple[float, float], truncate: bool) -> None:
         super().__init__(checked_window(window), truncate)
@@ -97,7 +100,7 @@ class _GammaFamily(EndTime):
     @property
     def prior_distribution(self) -> GammaDistribution:
         """The prior, truncated like q; cached until its parameters change, because its normaliser is an integral."""
-        values = self.get_buffer("prior")
+        values = self.prior
         if torch.compiler.is_compiling() or values.is_inference():
             return GammaDistribution(values[0], values[1], self._support)
         key = (values._version, values.data_ptr(), values.device, values.dtype, self._support)

@@ -23,7 +23,7 @@ from ltnode.estimators.regressor import LTNodeRegressor
 from ltnode.estimators.saved_values import Reader, labels_to_json, plain_parameters
 from ltnode.models import Ensemble, LatentTimeODE
 from ltnode.tables import Schema
-from ltnode.training.saving import prepare_folder, restored_model, write_model
+from ltnode.training.saving import model_files, prepare_folder, restored_model
 
 KIND = "estimator"
 FILE = "estimator.json"
@@ -57,8 +57,7 @@ def save_estimator(estimator: LTNodeEstimator, path: str | Path) -> Path:
         **_described(estimator),
     }
     folder = prepare_folder(Path(path), KIND)
-    files.write_json(folder / FILE, content)
-    write_model(estimator.model_, folder, KIND)
+    files.replace_files(folder, {FILE: files.json_bytes(content), **model_files(estimator.model_, KIND)})
     return folder
 
 

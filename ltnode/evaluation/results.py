@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files
+from ltnode.checks import is_finite_number
 from ltnode.errors import CheckpointError, ConfigError
 from ltnode.training.run_config import check_format
 
@@ -97,11 +98,37 @@ class ResultRow:
         value = content["value"]
         content["value"] = tuple(_number(v) for v in value) if isinstance(value, list) else _number(value)
         content["cost"] = None if content.get("cost") is None else Cost(**content["cost"])
-        return cls(**content)
+        row = cls(**content)
+        _check(row)
+        return row
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else float(value)
+
+
+def _check(row: ResultRow) -> None:
+    """Require the types of a row, which anybody may have written; a ValueError says what is wrong."""
+    words = (row.model, row.data, row.protocol, row.metric, "" if row.preset is None else row.preset)
+    counts = (row.n, 0 if row.seed is None else row.seed, 0 if row.draw_seed is None else row.draw_seed)
+    if not all(isinstance(word, str) for word in words) or not all(type(count) is int for count in counts):
+        raise ValueError("model, data, protocol, metric and preset must be texts, and n and the seeds integers")
+    if not isinstance(row.setting, dict) or not all(_is_setting(*entry) for entry in row.setting.items()):
+        raise ValueError("setting must be a table of texts and numbers")
+    if not isinstance(row.extra, dict) or not isinstance(row.extra.get("variant", ""), str):
+        raise ValueError("extra must be a table, and its variant a text")
+    if isinstance(row.value, tuple):
+        x = row.extra.get("x")
+        if not isinstance(x, list) or not x or len(x) != len(row.value) or not all(map(is_finite_number, x)):
+            raise ValueError("the extra of a curve must hold x, as many numbers as the curve has values")
+    if row.cost is not None and not all(value is None or is_finite_number(value) for value in dataclasses.astuple(row.cost)):
+        raise ValueError("a cost must consist of numbers")
+
+
+def _is_setting(name: str, value: Any) -> bool:
+    if name == "interval" and isinstance(value, list | tuple):
+        return all(map(is_finite_number, value))
+    return isinstance(value, str | int | float | None)
 
 
 def _plain(value: Any) -> Any:
@@ -190,7 +217,17 @@ def _is_evaluation(value: Any) -> bool:
         and value.get("kind") == "evaluation"
         and isinstance(value.get("protocols"), dict)
         and isinstance(value.get("made_with"), dict)
+        and isinstance(value["made_with"].get("options", {}), dict)
+        and all(_is_part(part) for part in value["protocols"].values())
     )
+
+
+def _is_part(value: Any) -> bool:
+    """Whether a value has the rows of a protocol, and a provenance in which what reports show is text or a number."""
+    if not isinstance(value, dict) or not isinstance(value.get("rows"), list) or not isinstance(value.get("provenance"), dict):
+        return False
+    shown = value["provenance"]
+    return isinstance(shown.get("git_commit", ""), str | None) and is_finite_number(shown.get("wall_time_s", 0.0))
 
 
 def _rows(path: Path, rows: Any) -> list[ResultRow]:

@@ -109,6 +109,8 @@ class Branch(nn.Module):
         plan: End-times and steps.
     """
 
+    times: Tensor | None
+
     def __init__(self, network: LatentTimeODE, plan: Plan) -> None:
         super().__init__()
         self.network, self.plan = network, plan
@@ -118,7 +120,7 @@ class Branch(nn.Module):
     def forward(self, x: Tensor) -> tuple[Members, Float[Tensor, " B"]]:
         """The members, and the error ratio (B,)."""
         h = self.network.initial_state(x)
-        end_times = self._quantiles(x) if self.plan.times is None else self.get_buffer("times")
+        end_times = self._quantiles(x) if self.times is None else self.times
         times = self.network.solved_times(end_times)
         if self.plan.edges is None:
             o = self.network.solver

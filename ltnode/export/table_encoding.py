@@ -111,8 +111,8 @@ def _drawn(column: Column, rng: np.random.Generator, n: int) -> NDArray[Any]:
     elif column.kind == "boolean":
         drawn = rng.integers(0, 2, n).astype(object)
     elif column.kind == "date":
-        seconds = (rng.uniform(column.low - margin, column.high + margin, n) * 86400).astype("timedelta64[s]")
-        drawn = (np.datetime64("1970-01-01") + seconds).astype(object)
+        days = rng.uniform(column.low - margin, column.high + margin, n).clip(cells.FIRST_DAY, cells.LAST_DAY)
+        drawn = (np.datetime64("1970-01-01") + (days * 86400).astype("timedelta64[s]")).astype(object)
     else:
         drawn = rng.uniform(column.low - margin, column.high + margin, n).astype(object)
     drawn[rng.random(n) < 0.1] = None

@@ -53,7 +53,7 @@ def locate(run: str | Path) -> Path:
     """
     if (address := repository_of(run.as_posix() if isinstance(run, Path) else run)) is not None:
         return fetch_repository(*address)
-    if Path(run).exists() or not NAME.fullmatch(str(run)):
+    if Path(run).exists() or not NAME.fullmatch(str(run).lower()):
         return Path(run)
     try:
         return fetch_model(str(run))
@@ -73,7 +73,7 @@ def fetch_model(name: str) -> Path:
         return folder
     models = place.index(name)
     if name not in models:
-        near = difflib.get_close_matches(name, models, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name.lower(), models, n=1, cutoff=0.5)
         suggestion = f"Did you mean {near[0]!r}? " if near else ""
         raise InputError(f"{place.address} has no model {name!r}. {suggestion}All names: ltnode models")
     entry = models[name]

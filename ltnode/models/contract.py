@@ -29,8 +29,8 @@ Inputs = Tensor | np.ndarray
 
 
 _MODE_LOCK = threading.Lock()
-_EVALUATING: WeakKeyDictionary[nn.Module, tuple[int, dict[str, bool]]] = WeakKeyDictionary()
-"""Models that are predicting: how many threads do, and the modes of the submodules before the first."""
+_EVALUATING: WeakKeyDictionary[nn.Module, tuple[int, list[nn.Module]]] = WeakKeyDictionary()
+"""Models that are predicting: how many threads do, and the parts that were in train mode before the first."""
 
 
 class Model(nn.Module, ABC):
@@ -184,21 +184,22 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     Several threads may be inside at once: the first one sets the mode, and the last one restores it.
     """
     with _MODE_LOCK:
-        inside, modes = _EVALUATING.get(module, (0, {}))
+        inside, in_training = _EVALUATING.get(module, (0, []))
         if not inside:
-            modes = {name: part.training for name, part in module.named_modules()}
-            module.eval()
-        _EVALUATING[module] = (inside + 1, modes)
+            in_training = [part for part in module.modules() if part.training]
+            if in_training:  # setting the mode of a model that is in eval mode already would take longer than a small layer
+                module.eval()
+        _EVALUATING[module] = (inside + 1, in_training)
     try:
         yield
     finally:
         with _MODE_LOCK:
-            inside, modes = _EVALUATING.pop(module)
+            inside, in_training = _EVALUATING.pop(module)
             if inside > 1:
-                _EVALUATING[module] = (inside - 1, modes)
+                _EVALUATING[module] = (inside - 1, in_training)
             else:
-                for name, part in module.named_modules():
-                    part.training = modes.get(name, part.training)
+                for part in in_training:
+                    part.training = True
 
 
 def check_input(x: Inputs) -> None:

@@ -18,6 +18,7 @@ from torch.nn import functional
 from ltnode.models.options import SolverOptions
 from ltnode.ode import Stats
 from ltnode.ode.replay import Replayer
+from ltnode.ode.step import Field
 from ltnode.typing import Tensor
 
 
@@ -41,6 +42,10 @@ class Execution:
     def replayer(self, field: nn.Module, h: Tensor, times: Tensor, options: SolverOptions) -> Replayer | None:
         """Return a function that replaces `ltnode.ode.replay.replay` on a training grid; None keeps that reference."""
         return None
+
+    def prediction_field(self, field: nn.Module, h: Tensor) -> Field:
+        """Return the field for a prediction from states like h, during which its weights do not change."""
+        return field
 
     def solve_networks(
         self, networks: Sequence[nn.Module], x: Tensor, times: Sequence[Tensor]

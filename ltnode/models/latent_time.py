@@ -11,7 +11,7 @@ from torch import nn
 from ltnode.checks import checked_count
 from ltnode.counter_rng import CounterGenerator
 from ltnode.endtime import EndTime, FixedTime
-from ltnode.errors import InputError
+from ltnode.errors import InputError, LTNodeError
 from ltnode.models import execution
 from ltnode.models.contract import Draw, Inputs, Steps, Task, apply_part, check_draw, check_input, check_steps, evaluating
 from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
@@ -20,6 +20,7 @@ from ltnode.models.options import ObjectiveOptions, SolverOptions
 from ltnode.models.path import N_TIMES, PathFeatures, path_features, path_times
 from ltnode.models.path_model import PathModel
 from ltnode.models.prediction import Prediction
+from ltnode.models.quantiles import KeptQuantiles
 from ltnode.objective import Categorical, Gaussian, Likelihood, LossParts, Weighting, negative_elbo, resolve_kl_weight
 from ltnode.ode import Solution, Stats, TrainingGrid, fit_prediction_grid, odesolve, odesolve_on_prediction_grid
 from ltnode.ode.prediction_grid import check_edges
@@ -83,6 +84,7 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.objective = objective or ObjectiveOptions()
         self.augment = augment
         self.training_grid = TrainingGrid(t_end=self._window_end)
+        self._quantiles = KeptQuantiles()
         steps = torch.linspace(0.0, self._window_end, 5, dtype=torch.float64)
         self.register_buffer("grid", steps)
 
@@ -114,7 +116,8 @@ class LatentTimeODE(EndTimeModel, PathModel):
         """Solve for the states at the end-times: on the prediction grid ("stored"), with batch-wide steps, or as in training."""
         o, run = self.solver, execution.current()
         if steps == "stored":
-            return odesolve_on_prediction_grid(self.field, h, times, self.grid, o.rtol, o.atol, o.method)
+            field = run.prediction_field(self.field, h)
+            return odesolve_on_prediction_grid(field, h, times, self.grid, o.rtol, o.atol, o.method)
         grid = self._training_grid() if steps == "training" and self._within_window(times) else None
         return odesolve(
             self.field,
@@ -185,10 +188,11 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.check_targets(x, y)
         n_data = None if n_data is None else checked_count("n_data", n_data)
         times = self._drawn_times(x) if times is None else self._checked_times(times, x)
-        solution = self.solve(self.initial_state(x), times)
+        with self.training_grid.restored_on(LTNodeError):
+            solution = self.solve(self.initial_state(x), times)
+            outputs = self.outputs_at(solution.states)
+            self.check_labels(y, outputs.shape[-1])
         self.solve_stats = solution.stats
-        outputs = self.outputs_at(solution.states)
-        self.check_labels(y, outputs.shape[-1])
         parts = self.compose_loss(outputs, y, times, self.posterior_terms(x, times), n_data, weights)
         self.loss_parts = parts.detached()
         return parts.loss
@@ -301,10 +305,9 @@ class LatentTimeODE(EndTimeModel, PathModel):
         """
         samples = checked_count("samples", samples)
         check_draw(draw)
-        distribution = self.end_time(x if self.end_time.amortized else None)
         if draw == "quantile":
-            u = (torch.arange(samples, device=x.device, dtype=torch.float64) + 0.5) / samples
-            return distribution.quantile(u).detach()
+            return self._quantiles(self.end_time, x, samples)
+        distribution = self.end_time(x if self.end_time.amortized else None)
         return distribution.sample(samples, generator=torch.Generator().manual_seed(seed)).detach()
 
     def predict(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +132,16 @@ class TrainingGrid:
         if len(counts) < len(names) or not all(map(math.isfinite, counts)):
             raise InputError(f"the state of a training grid begins with {len(names)} finite numbers")
         self.load_state_dict({**dict(zip(names, counts, strict=True)), "edges": edges or None})
+
+    @contextmanager
+    def restored_on(self, error: type[Exception]) -> Iterator[None]:
+        """Restore the state of the grid if the block raises this error, so that a call that is rejected leaves no trace."""
+        before = self.state_dict()
+        try:
+            yield
+        except error:
+            self.load_state_dict(before)
+            raise
 
     def covers(self, t0: float, t_end: float) -> bool:
         """Whether the current grid starts at t0 and reaches t_end."""

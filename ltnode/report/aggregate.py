@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ltnode.checks import is_finite_number
 from ltnode.evaluation import Cost, ResultRow
 from ltnode.report.naming import Variant, data_in_order, in_order
 
@@ -92,20 +93,21 @@ class Rows:
 
     def number(self, variant: Variant, protocol: str, metric: str, data: str, **setting: Any) -> Measured | None:
         """A number of one variant over its seeds; None if no seed has it."""
-        values = tuple(row.number for row in self.of(variant, protocol, metric, data, **setting) if not math.isnan(row.number))
+        found = _numbers(self.of(variant, protocol, metric, data, **setting))
+        values = tuple(row.number for row in found if not math.isnan(row.number))
         return Measured(values) if values else None
 
     def curve(self, variant: Variant, protocol: str, metric: str, data: str, **setting: Any) -> Band | None:
         """A curve of one variant over its seeds; None if no seed has it."""
-        found = self.of(variant, protocol, metric, data, **setting)
+        found = _curves(self.of(variant, protocol, metric, data, **setting))
         return _band(found[0].extra["x"], [row.curve for row in found]) if found else None
 
     def histogram(self, variant: Variant, protocol: str, metric: str, data: str, width: float, **setting: Any) -> Band | None:
         """Counts over the lower edges of fine bins as shares of wider bins, over the seeds; None if no seed has them."""
-        found = self.of(variant, protocol, metric, data, **setting)
-        if not found:
+        found = [row for row in _curves(self.of(variant, protocol, metric, data, **setting)) if sum(row.curve) > 0]
+        edges = found[0].extra["x"] if found else []
+        if len(edges) < 2 or edges[0] >= edges[1]:
             return None
-        edges = found[0].extra["x"]
         fine = edges[1] - edges[0]
         merged = max(1, round(width / fine))
         shares = [_merged(np.array(row.curve), merged) / sum(row.curve) for row in found]
@@ -114,7 +116,8 @@ class Rows:
 
     def along(self, variant: Variant, protocol: str, metric: str, data: str, key: str, **setting: Any) -> Band | None:
         """Numbers of one variant against the setting that the protocol varied (an angle, an epsilon), over its seeds."""
-        found = [row for row in self.of(variant, protocol, metric, data, **setting) if key in row.setting]
+        found = _numbers(self.of(variant, protocol, metric, data, **setting))
+        found = [row for row in found if is_finite_number(row.setting.get(key))]
         xs = sorted({float(row.setting[key]) for row in found})
         per_seed: dict[int | None, dict[float, float]] = {}
         for row in found:
@@ -144,6 +147,17 @@ class Rows:
         for row in self.where(protocol, data=data):
             seeds.setdefault(Variant.of(row), set()).add(row.seed)
         return max((len(found) for found in seeds.values()), default=0)
+
+
+def _numbers(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """The rows that are numbers; a file that was changed may have a curve in their place."""
+    return [row for row in rows if not isinstance(row.value, tuple)]
+
+
+def _curves(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """The rows that are curves over the same abscissae as the first of them."""
+    found = [row for row in rows if isinstance(row.value, tuple)]
+    return [row for row in found if row.extra["x"] == found[0].extra["x"]]
 
 
 def mean_cost(rows: Sequence[ResultRow]) -> Cost | None:

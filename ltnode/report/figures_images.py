@@ -42,7 +42,7 @@ def figure_3_rotation(theme: Theme, rows: Rows, data: str) -> Figure:
         _rotation_axis(axes)
         axes.set_ylabel(label)
         panel_title(axes, title)
-    angle = next((r.setting["angle"] for r in rows.where("rotation", "confidence_accuracy", data)), 45)
+    angle = next((r.setting.get("angle") for r in rows.where("rotation", "confidence_accuracy", data)), 45)
     for axes, metric, label, scale in (
         (panels[3], "confidence_accuracy", "accuracy (%)", 100.0),
         (panels[4], "confidence_count", "count (1000 images)", 1e-3),

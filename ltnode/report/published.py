@@ -42,5 +42,5 @@ def read_values(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; pass the TOML file of the published values, or leave it out") from error
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"cannot read the published values in {path}: {error}") from error

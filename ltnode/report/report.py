@@ -169,13 +169,13 @@ def _sources(writer: ReportWriter, runs: Sequence[ReportedRun], left_out: Mappin
     lines = []
     for data, variant, members in _cases(runs):
         parts = [part for run in members for name, part in run.provenance.items() if name != "made_with"]
-        options = members[0].provenance["made_with"]["options"]
+        options = members[0].provenance["made_with"].get("options", {})
         lines.append(
             (
                 f"{data_title(data)}, {variant.title}",
                 _distinct(str(part.get("version")) for part in parts),
                 _distinct(_commit(part) for part in parts),
-                f"{options['draw']} T, {options['steps']} steps",
+                f"{options.get('draw')} T, {options.get('steps')} steps",
                 _distinct(str(part.get("device")) for part in parts),
                 f"{sum(part.get('wall_time_s', 0.0) for part in parts):.0f}",
             )

@@ -18,6 +18,7 @@ from ltnode.models import Model
 from ltnode.report.naming import Variant
 from ltnode.training import Run, load
 from ltnode.training.config import FREE_ON_RESUME, TrainConfig
+from ltnode.training.run import RunFolder, read_log
 from ltnode.training.run_config import read_run_config
 
 EVALUATION = "evaluation.json"
@@ -114,12 +115,12 @@ def _read(run: str | Path | Run) -> ReportedRun:
         raise InputError(f"{results} holds no results yet: run `ltnode evaluate {path}` to the end")
     folder = path if path.is_dir() else path.parent
     provenance = read_provenance(results)
-    return ReportedRun(folder, rows, provenance, _settings(folder, provenance), _history(folder / "metrics.jsonl"))
+    return ReportedRun(folder, rows, provenance, _settings(folder, provenance), read_log(RunFolder(folder).metrics))
 
 
 def _settings(folder: Path, provenance: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Settings of training, model and evaluation, by dotted name."""
-    found = _flat("evaluation", provenance["made_with"]["options"])
+    found = _flat("evaluation", provenance["made_with"].get("options") or {})
     if (folder / "config.json").exists():
         config = read_run_config(folder, "a run folder")
         values = TrainConfig.from_json(config["train"]).to_json() if config.get("train") else {}
@@ -135,12 +136,3 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
         name = f"{prefix}.{key}"
         flat |= _flat(name, value) if isinstance(value, Mapping) else {name: json.dumps(value)}
     return flat
-
-
-def _history(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); repair or delete it") from error

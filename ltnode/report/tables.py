@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ltnode.checks import is_finite_number
 from ltnode.report.aggregate import Measured, Rows
 from ltnode.report.naming import Variant, data_title, in_order, model_title
 from ltnode.report.published import Published
@@ -220,7 +221,11 @@ def _cost(rows: Rows, variant: Variant, protocol: str, data: str) -> tuple[str, 
 
 
 def _spread(rows: Rows, variant: Variant, protocol: str, metric: str, data: str) -> str:
-    found = rows.of(variant, protocol, metric, data, statistic="std over draws")
+    found = [
+        row
+        for row in rows.of(variant, protocol, metric, data, statistic="std over draws")
+        if is_finite_number(row.value) and is_finite_number(row.extra.get("mean"))
+    ]
     if not found:
         return MISSING
     mean, std = (sum(values) / len(found) for values in ([r.extra["mean"] for r in found], [r.number for r in found]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -99,11 +99,13 @@ class Api:
     async def predict(self, http: Request) -> answers.PredictAnswer:
         """Predictions with their uncertainty. Concurrent requests share a batch, which does not change the answers."""
         async with asyncio.timeout(self.limits.seconds):
-            request = await self.parser.parse_json_or_form(http)
-            trained = self.service.model(request.model)
-            batch, samples = await self._decode(request, trained), request.samples
-            del request  # Arrays and files need not stay in memory while the batch waits.
-            predicted = await self.service.predict(trained, batch.raw, samples)
+            with ExitStack() as announced:
+                announced.enter_context(self.service.batcher.expecting())
+                request = await self.parser.parse_json_or_form(http)
+                trained = self.service.model(request.model)
+                batch, samples = await self._decode(request, trained), request.samples
+                del request  # Arrays and files need not stay in memory while the batch waits.
+                predicted = await self.service.predict(trained, batch.raw, samples, on_submit=announced.close)
         self.service.metrics.count_rows(trained.name, predicted.rows)
         return answers.PredictAnswer(
             model=trained.name,

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +43,8 @@ class Batcher:
 
     Args:
         max_batch: Most inputs in one batch; a single job may be larger.
-        max_wait_s: How long the first job of a batch waits for others; a full batch starts at once.
+        max_wait_s: How long the first job of a batch waits for others that were announced by `expecting`; a full batch starts at
+            once.
         max_queue: Most jobs that may wait.
         on_batch: Called with (key, number of inputs) before every batch.
         on_start: Called in every thread before its first job, for settings that apply to one thread.
@@ -62,6 +64,7 @@ class Batcher:
         self._on_batch, self._on_start = on_batch, on_start
         self._waiting: FairQueue[_Job] = FairQueue(max_queue)
         self._changed = threading.Condition()
+        self._expected = 0
         self._stopping = False
         self._n_threads = threads
         self._threads: list[threading.Thread] = []
@@ -92,6 +95,18 @@ class Batcher:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Announce a job that will be submitted within the block, for which the batch of another one may wait."""
+        with self._changed:
+            self._expected += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._expected -= 1
+                self._changed.notify_all()
 
     def submit(
         self,
@@ -155,7 +170,7 @@ class Batcher:
             while True:
                 room = self._take_similar(first, jobs, room)
                 left = until - time.monotonic()
-                if room <= 0 or left <= 0 or self._stopping:
+                if room <= 0 or left <= 0 or self._stopping or not self._expected:
                     return jobs
                 self._changed.wait(left)
 

@@ -12,7 +12,7 @@ import contextlib
 from collections import Counter
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ltnode.serve.clients import Clients
 from ltnode.serve.limits import Limits
@@ -91,9 +91,13 @@ class Connections:
 
 
 def limited_protocol(connections: Connections) -> type[asyncio.Protocol]:
-    """The HTTP protocol of uvicorn, with these limits."""
+    """The HTTP protocol of uvicorn, with these limits.
 
-    class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    It is always that of h11, which refuses a header of more than 64 KiB: with httptools, which uvicorn would prefer where it is
+    installed, a client could send gigabytes of headers before their deadline.
+    """
+
+    class LimitedProtocol(H11Protocol):
         """One connection."""
 
         waiting_since = 0.0
@@ -103,7 +107,7 @@ def limited_protocol(connections: Connections) -> type[asyncio.Protocol]:
             """Whether a request is being answered."""
             return self.cycle is not None and not self.cycle.response_complete
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             """Count the connection."""
             super().connection_made(transport)
             self.waiting_since = self.loop.time()

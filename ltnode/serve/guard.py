@@ -85,6 +85,10 @@ class Guard:
         if scope.get("state", {}).get("excess") and path != "/healthz":
             reason = f"this client has more than {self.limits.client_connections} connections; close some of them"
             raise ApiError(503, "connections", reason, {"Retry-After": "1", "Connection": "close"})
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # A proxy may believe one of them and this server the other, and take the rest of the body for another request.
+            reason = "a request must not have both Content-Length and Transfer-Encoding"
+            raise ApiError(400, "bad_request", reason, {"Connection": "close"})
         self.access.check(scope)
         if self._token is not None and path.startswith("/api") and not path.startswith(_OPEN_PREFIX):
             scheme, _, token = headers.get("authorization", "").partition(" ")

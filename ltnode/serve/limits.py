@@ -25,7 +25,7 @@ class Limits:
         angles: Most angles of a sweep.
         models: Most models compared in one sweep.
         max_batch: Most inputs in one batch, collected over requests.
-        max_wait_ms: How long the first request of a batch waits for others.
+        max_wait_ms: How long the first request of a batch waits for others that are being received or decoded.
         max_queue: Most requests that may wait for a model; one more is answered 503 at once.
         seconds: Longest time from the first byte of a request to its answer, including the time in the queue.
         sweep_seconds: Longest time of a sweep, which then answers with the angles that are done.

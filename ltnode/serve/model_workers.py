@@ -19,11 +19,14 @@ from multiprocessing.connection import wait
 import torch
 
 from ltnode.errors import InputError
+from ltnode.serve.failures import ApiError
 from ltnode.serve.predicting import PredictedRows, predict_together
 from ltnode.trained import TrainedModel
 from ltnode.typing import Float, Tensor
 
 _LOG = logging.getLogger("ltnode")
+_ATTEMPTS = 3
+"""How often the workers may die under one batch."""
 _models: dict[str, TrainedModel] = {}
 """The models of this process, if it is a worker."""
 
@@ -48,10 +51,12 @@ class ModelWorkers:
     def predict(self, name: str, samples: int, inputs: Sequence[Float[Tensor, "_ *shape"]]) -> list[PredictedRows]:
         """Predict a batch in one of the processes; if that dies, in another one."""
         pool, sent = self._pool, [part.cpu().numpy() for part in inputs]
-        try:
-            return pool.submit(_predict, name, samples, sent).result()
-        except BrokenProcessPool:
-            return self._renewed(pool).submit(_predict, name, samples, sent).result()
+        for _ in range(_ATTEMPTS):
+            try:
+                return pool.submit(_predict, name, samples, sent).result()
+            except BrokenProcessPool:
+                pool = self._renewed(pool)
+        raise ApiError(503, "busy", "the workers of the server have died while they predicted: try again", {"Retry-After": "5"})
 
     def stop(self) -> None:
         """End the processes."""

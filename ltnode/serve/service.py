@@ -105,10 +105,17 @@ class Service:
         pixels, notes = await asyncio.wrap_future(future)
         return RawBatch(pixels.float() / 255, notes)
 
-    async def predict(self, trained: TrainedModel, raw: Float[Tensor, "B *shape"], samples: int) -> PredictedRows:
+    async def predict(
+        self,
+        trained: TrainedModel,
+        raw: Float[Tensor, "B *shape"],
+        samples: int,
+        on_submit: Callable[[], None] = lambda: None,
+    ) -> PredictedRows:
         """Predict raw inputs, in one batch with other requests for the same model and number of samples.
 
-        A large request is divided, so that other clients have their turn in between.
+        A large request is divided, so that other clients have their turn in between. ``on_submit`` is called when the first part
+        is in the queue.
         """
         x = trained.prepare(raw)
         submit, seconds = self.batcher.submit, self.limits.seconds
@@ -117,12 +124,15 @@ class Service:
             work = partial(self.workers.predict, trained.name, samples)
         if not isinstance(trained.model, LatentTimeODE):
             # These models draw noise by position in the batch, so that another batch would change their answers.
-            return await asyncio.wrap_future(submit(None, work, x, x.shape[0], seconds, current_client.get()))
+            alone = submit(None, work, x, x.shape[0], seconds, current_client.get())
+            on_submit()
+            return await asyncio.wrap_future(alone)
         most = max(1, min(self.limits.max_batch, _LARGEST_TURN // samples))
         rows: list[PredictionRow] = []
         evaluations = 0
         for part in torch.split(x, most):
             future = submit((trained.name, samples), work, part, len(part), seconds, current_client.get(), most)
+            on_submit()
             predicted: PredictedRows = await asyncio.wrap_future(future)
             rows += predicted.rows
             evaluations += predicted.evaluations

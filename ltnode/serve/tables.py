@@ -15,6 +15,7 @@ from ltnode.serve import answers
 from ltnode.serve.decoding import RawBatch
 from ltnode.serve.requests import EffectRequest
 from ltnode.tables import Column, Schema
+from ltnode.tables.cells import FIRST_DAY, LAST_DAY
 from ltnode.trained import TrainedModel
 from ltnode.trained.rows import INTERVAL
 
@@ -141,7 +142,8 @@ def _values(column: Column, points: int) -> list[Any]:
     grid = np.linspace(column.low - margin, column.high + margin, points)
     if column.kind == "number":
         return grid.tolist()
-    return [(np.datetime64("1970-01-01") + np.timedelta64(math.floor(day * 86400), "s")).item() for day in grid]
+    days = grid.clip(FIRST_DAY, LAST_DAY)
+    return [(np.datetime64("1970-01-01") + np.timedelta64(math.floor(day * 86400), "s")).item() for day in days]
 
 
 def _label(column: Column, value: Any) -> float | str | bool:

@@ -20,6 +20,8 @@ MISSING_WORDS = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null", 
 BOOLEAN_WORDS = {"true": True, "false": False, "yes": True, "no": False, "y": True, "n": False, "t": True, "f": False}
 DATE_FORMATS = ("iso", "%Y/%m/%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d.%m.%Y %H:%M", "%d/%m/%Y %H:%M")
 """Formats of dates in the order in which they are tried; "iso" is ISO 8601, such as 2024-03-31 or 2024-03-31T12:30:00."""
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""Days from 1970-01-01 to 0001-01-01 and to 9999-12-31, between which Python has dates."""
 _DAY = np.timedelta64(1, "D")
 
 
@@ -111,8 +113,8 @@ def dates(values: NDArray[Any], form: str) -> Values:
     """Cells as days since 1970-01-01 in UTC; ``form`` is one of `DATE_FORMATS`, and dates in ISO 8601 are always read."""
     if values.dtype.kind == "M":
         moments = values.astype("datetime64[us]")
-        days = (moments - np.datetime64("1970-01-01", "us")) / _DAY
-        return Values(days.astype(np.float64), np.zeros(len(values), dtype=bool))
+        days = ((moments - np.datetime64("1970-01-01", "us")) / _DAY).astype(np.float64)
+        return Values(days, (days < FIRST_DAY) | (days >= LAST_DAY + 1))
     if values.dtype.kind not in "OU":
         return Values(np.full(len(values), np.nan), ~missing(values))
     converted, empty = np.full(len(values), np.nan), missing(values)
@@ -140,7 +142,10 @@ def _days(cell: Any, form: str) -> float:
         moment = datetime(moment.year, moment.month, moment.day)
     if not isinstance(moment, datetime):
         return math.nan
-    naive = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo is not None else moment
+    try:
+        naive = moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo is not None else moment
+    except OverflowError:  # in UTC it is before the year 1 or after the year 9999
+        return math.nan
     return (naive - datetime(1970, 1, 1)).total_seconds() / 86400
 
 

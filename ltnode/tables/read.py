@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ltnode.errors import DataError, InputError, missing_extra
+from ltnode.tables.parquet_rows import open_parquet, read_rows, require_parquet
 from ltnode.tables.schema import Table, as_table, shortened
 from ltnode.tables.schema_json import MOST_COLUMNS
 
@@ -22,6 +25,10 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
 LARGEST_FILE = 2 << 30
 """Bytes of a file."""
 MOST_CELLS = 200_000_000
+_FEW_CELLS = 10_000_000
+"""Cells that a text file may have however few of them are written."""
+_FILLED = 4
+"""How many times the written cells a larger text file may have: short lines are filled up to the first one."""
 _DELIMITERS = (",", ";", "\t", "|")
 _DECIMAL_COMMA = re.compile(r"(?:^|;)\s*-?\d+,\d+\s*(?=;|$)", re.MULTILINE)
 
@@ -42,7 +49,7 @@ def read_table(source: Any) -> Table:
     if not isinstance(source, str | Path):
         return as_table(source)
     path = Path(source).expanduser()
-    content = _content(path)
+    content = read_content(path)
     kind = path.suffix.lower()
     try:
         if kind == ".npz":
@@ -58,7 +65,12 @@ def read_table(source: Any) -> Table:
     return columns
 
 
-def _content(path: Path) -> bytes:
+def read_content(path: Path) -> bytes:
+    """The bytes of the file of a table.
+
+    Raises:
+        DataError: It is missing, too large, not a regular file, or of another kind.
+    """
     if path.suffix.lower() not in TABLE_SUFFIXES:
         raise DataError(
             f"{path} is not a table that can be read ({', '.join(TABLE_SUFFIXES)}); save it as CSV, with the column names in "
@@ -103,7 +115,7 @@ def read_text(content: bytes, delimiter: str | None = None) -> Any:
     except IndexError:
         raise DataError("the file is empty; the first line must name the columns") from None
     delimiter = delimiter or max(_DELIMITERS, key=lambda mark: (header.count(mark), -_DELIMITERS.index(mark)))
-    _check_header(header, delimiter)
+    _check_cells(content, delimiter, _check_header(header, delimiter))
     sample = content[: 1 << 16].decode("utf-8", errors="ignore")
     decimal = "," if delimiter == ";" and _DECIMAL_COMMA.search(sample) else "."
 
@@ -117,58 +129,85 @@ def read_text(content: bytes, delimiter: str | None = None) -> Any:
     return _parsed(parse, "a table with one row per line")
 
 
-def _check_header(header: str, delimiter: str) -> None:
+def _check_cells(content: bytes, delimiter: str, columns: int) -> None:
+    """Refuse a file whose lines would be filled up to many times the cells that they hold."""
+    lines = content.count(b"\n") + content.count(b"\r") - content.count(b"\r\n") + 1
+    cells, written = lines * columns, lines + content.count(delimiter.encode())
+    if cells > MOST_CELLS:
+        raise DataError(f"a table may have at most {MOST_CELLS:,} cells, not {lines:,} lines of {columns:,} columns")
+    if cells > max(_FEW_CELLS, _FILLED * written):
+        raise DataError(f"its {lines:,} lines hold about {written:,} cells, but the first line names {columns:,} columns")
+
+
+def _check_header(header: str, delimiter: str) -> int:
+    """Check the names of the columns, and return their number."""
     try:
         names = [name.strip() for name in next(csv.reader([header], delimiter=delimiter))]
     except (csv.Error, StopIteration) as error:
         raise DataError(f"the first line must name the columns ({error})") from error
     if len(names) == 1:
         raise DataError(
-            f"the file has one column, {names[0][:60]!r}; the columns must be separated by commas, semicolons, tabs or |"
+            f"the file has one column, {names[0][:60]!r}: the others are missing, or are not separated by commas, semicolons, "
+            "tabs or |"
         )
+    if len(names) > MOST_COLUMNS:
+        raise DataError(f"a table may have at most {MOST_COLUMNS:,} columns, not {len(names):,}")
     if len(set(names)) != len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
+        [(repeated, _)] = Counter(names).most_common(1)
         raise DataError(f"column names must differ, but {repeated[:40]!r} appears more than once in the first line; rename one")
     if all(re.fullmatch(r"-?\d+([.,]\d*)?([eE][-+]?\d+)?", name) for name in names):
         raise DataError(
             f"the first line must name the columns, but it holds numbers ({shortened(names, 3)}); add a line with names"
         )
+    return len(names)
 
 
 def _read_parquet(content: bytes) -> Any:
     _pandas("reading Parquet files")
-    try:
-        from pyarrow import parquet, types
-    except ImportError as error:
-        raise missing_extra("pyarrow", "tables", "reading Parquet files") from error
+    require_parquet("tables", "reading Parquet files")
+    from pyarrow import types
 
     def parse() -> Any:
-        file = parquet.ParquetFile(io.BytesIO(content))
+        file = open_parquet(io.BytesIO(content))
         rows, names = file.metadata.num_rows, file.schema_arrow.names
-        if rows * len(names) > MOST_CELLS:
-            raise DataError(f"a table may have at most {MOST_CELLS:,} cells, not {rows:,} rows of {len(names):,} columns")
+        if len(names) > MOST_COLUMNS or rows * len(names) > MOST_CELLS:
+            raise DataError(
+                f"a table may have at most {MOST_COLUMNS:,} columns and {MOST_CELLS:,} cells, not {rows:,} rows of "
+                f"{len(names):,} columns"
+            )
         nested = [field.name for field in file.schema_arrow if types.is_nested(field.type)]
         if nested:
             raise DataError(f"cells must be single values, but the column {nested[0]!r} holds lists or tables; remove it")
-        return file.read().to_pandas()
+        return read_rows(file).to_pandas()
 
     return _parsed(parse, "a Parquet file")
 
 
 def _read_npz(content: bytes) -> dict[str, NDArray[Any]]:
+    columns: dict[str, NDArray[Any]] = {}
+    for name, array in read_arrays(content).items():
+        if array.ndim not in (1, 2):
+            raise DataError(f"the array {name!r} must be 1-D or 2-D, not of shape {array.shape}")
+        if len(columns) + math.prod(array.shape[1:]) > MOST_COLUMNS:
+            raise DataError(f"a table may have at most {MOST_COLUMNS:,} columns; the array {name!r} has {array.shape[-1]:,}")
+        columns |= {name: array} if array.ndim == 1 else {f"{name}_{m}": array[:, m] for m in range(array.shape[1])}
+    return columns
+
+
+def read_arrays(content: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file.
+
+    Raises:
+        DataError: It is not such a file, or its arrays are too large.
+    """
+
     def parse() -> dict[str, NDArray[Any]]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             size = sum(member.file_size for member in archive.infolist())
         if size > LARGEST_FILE:
             raise DataError(f"the arrays may have at most {LARGEST_FILE:,} bytes, not {size:,}")
-        columns: dict[str, NDArray[Any]] = {}
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            for name in archive.files:
-                array = archive[name]
-                if array.ndim not in (1, 2):
-                    raise DataError(f"the array {name!r} must be 1-D or 2-D, not of shape {array.shape}")
-                columns |= {name: array} if array.ndim == 1 else {f"{name}_{m}": array[:, m] for m in range(array.shape[1])}
-        return columns
+            return {name: archive[name] for name in archive.files}
 
     return _parsed(parse, "an .npz file of numeric or text arrays")
 

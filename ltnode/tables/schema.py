@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -227,7 +228,7 @@ def as_table(table: Any) -> Table:
         InputError: It is neither, column names repeat, there are no rows, or the columns differ in length.
     """
     names = [str(name) for name in getattr(table, "columns", table)]
-    repeated = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) != len(names) else []
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise InputError(f"column names must differ, but {', '.join(map(repr, repeated[:5]))} appears more than once: rename one")
     if not hasattr(table, "keys"):

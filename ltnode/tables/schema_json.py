@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ltnode.checks import is_finite_number
 from ltnode.errors import InputError, unknown_name
-from ltnode.tables.cells import DATE_FORMATS
+from ltnode.tables.cells import DATE_FORMATS, FIRST_DAY, LAST_DAY
 from ltnode.tables.column import KINDS, MOST_CATEGORIES, PARTS, Column
 from ltnode.tables.target import MOST_CLASSES, TASKS, Target
 
@@ -90,6 +90,10 @@ def _check_column(column: Column) -> None:
         raise InputError(f"categories must differ and be at most {MOST_CATEGORIES}")
     if column.kind == "date" and not column.parts:
         raise InputError(f"the date {column.name[:40]!r} must have parts")
+    if column.low > column.high:
+        raise InputError(f"low of the column {column.name[:40]!r} must be at most its high, {column.high!r}, not {column.low!r}")
+    if column.kind == "date" and not all(FIRST_DAY <= day < LAST_DAY + 1 for day in (column.low, column.fill, column.high)):
+        raise InputError(f"the dates of the column {column.name[:40]!r} must be in the years 1 to 9999")
     if column.kind == "category" and not column.features:
         raise InputError(f"the column {column.name[:40]!r} must have categories")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ltnode import files
 from ltnode.data import Dataset, Split
 from ltnode.data.image_files import ImageFiles
 from ltnode.data.streaming import StreamedTensor
@@ -14,10 +15,10 @@ from ltnode.device import product_precision
 from ltnode.errors import InputError
 from ltnode.models.familiar_model import FamiliarModel
 from ltnode.trained.calibration import drawn, held_out_examples
-from ltnode.trained.calibration_record import CalibrationRecord
+from ltnode.trained.calibration_record import FILE, CalibrationRecord
 from ltnode.trained.inputs import find_files
 from ltnode.trained.model import TrainedModel
-from ltnode.training.saving import write_weights
+from ltnode.training.saving import weights_file
 from ltnode.typing import Num, Tensor
 
 
@@ -76,8 +77,7 @@ def renew_calibration(trained: TrainedModel, raw: Num[Tensor, "N *shape"], data:
         trained.model.calibrate_familiarity(_prepared(trained, raw))
     record = CalibrationRecord(trained.n_calibration, data, trained.weights_digest())
     if trained.path is not None:
-        write_weights(trained.model, trained.path)
-        record.save(trained.path)
+        files.replace_files(trained.path, {FILE: files.json_bytes(record.to_json()), **weights_file(trained.model)})
     return replace(trained, calibration=record)
 
 

@@ -199,8 +199,9 @@ def as_dataset(data: Any, model: Model) -> Dataset:
     if isinstance(data, Iterable) and not isinstance(data, tuple | list | str | Mapping | Tensor | np.ndarray):
         return from_batches(data, model.task)
     if not isinstance(data, tuple | list) or len(data) != 2:
+        hint = f"; a built-in data set is ltnode.data.load({data!r})" if isinstance(data, str) else ""
         raise InputError(
-            f"data must be a Dataset, a pair (x, y), or a DataLoader or iterable of such pairs, not {type(data).__name__}"
+            f"data must be a Dataset, a pair (x, y), or a DataLoader or iterable of such pairs, not {type(data).__name__}{hint}"
         )
     x, y = data
     made = Dataset.from_arrays(x, y, x, y, task=model.task, standardise=False)

@@ -135,7 +135,7 @@ def parse_setting(setting: str) -> tuple[list[str], Any]:
         return path, None
     try:
         return path, tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
+    except (tomllib.TOMLDecodeError, KeyError, RecursionError):
         return path, text
 
 
@@ -151,6 +151,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path} is not a configuration: it is nested too deeply") from None
 
 
 def merge(old: Any, new: Any) -> Any:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files
+from ltnode.checks import is_finite_number
 from ltnode.errors import CheckpointError, ConfigError, FolderInUseError
 from ltnode.models import Model
 from ltnode.training import checkpoint
@@ -154,12 +155,7 @@ class RunFolder:
             _LOG.warning("%s is shorter than at the checkpoint: some lines of the log are lost", self.metrics)
         kept = content[:size]
         kept = kept[: kept.rfind(b"\n") + 1]
-        try:
-            lines = [files.parse_json(line) for line in kept.splitlines()]
-        except ValueError as error:
-            raise CheckpointError(f"{self.metrics} is damaged ({error}); repair or delete it") from error
-        if not all(isinstance(line, dict) for line in lines):
-            raise CheckpointError(f"{self.metrics} is damaged (a line is not a table); repair or delete it")
+        lines = parse_log(self.metrics, kept)
         if kept != content:
             files.write_bytes(self.metrics, kept)
         return lines
@@ -188,8 +184,12 @@ class RunFolder:
             raise files.write_error(self.metrics, error) from error
 
     def read_results(self) -> dict[str, Any]:
-        """Return the content of results.json."""
-        results: dict[str, Any] = files.read_json(self.results, lambda v: isinstance(v, dict), "a run folder")
+        """Return the content of results.json.
+
+        Raises:
+            CheckpointError: It is missing, damaged, or not from ltnode; the status then counts as `RunStatus.RUNNING`.
+        """
+        results: dict[str, Any] = files.read_json(self.results, _are_results, "a run folder")
         return results
 
     def _holds_something(self) -> bool:
@@ -225,6 +225,53 @@ class RunFolder:
                 f"{self.path} cannot be resumed with another configuration: {'; '.join(differences)}. "
                 "Resume with the original values, or train in another folder"
             )
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a training log; none if the file does not exist.
+
+    Raises:
+        CheckpointError: The file is damaged, or not a regular file.
+    """
+    return parse_log(path, files.read_bytes(path, _MAX_LOG_BYTES)) if path.exists() else []
+
+
+def parse_log(path: Path, content: bytes) -> list[dict[str, Any]]:
+    """The lines of the content of a training log.
+
+    Raises:
+        CheckpointError: A line is not a JSON object.
+    """
+    try:
+        lines = [files.parse_json(line) for line in content.splitlines()]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error}); repair or delete it") from error
+    if not all(_is_log_line(line) for line in lines):
+        raise CheckpointError(f"{path} is damaged (a line is not a table of numbers); repair or delete it")
+    return lines
+
+
+def _are_results(value: Any) -> bool:
+    """Whether a value is what the end of a training writes, as far as commands read it again."""
+    if not isinstance(value, dict) or not isinstance(value.get("message"), str | None):
+        return False
+    provenance = value.get("provenance")
+    counts = all(isinstance(value.get(name), int) for name in ("steps", "total_steps"))
+    return counts and isinstance(provenance, dict) and is_finite_number(provenance.get("wall_time_s"))
+
+
+def _is_log_line(line: Any) -> bool:
+    """Whether a value is what the loop writes: numbers and words, and groups of numbers such as ``validation``."""
+    if not isinstance(line, dict) or not all(_is_number(line[name]) for name in ("loss", "step") if name in line):
+        return False
+    return all(
+        all(_is_number(inner) for inner in value.values()) if isinstance(value, dict) else not isinstance(value, list)
+        for value in line.values()
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _digest(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from ltnode.models import Model
 from ltnode.training import tensor_file
 from ltnode.training.building import build_described
 from ltnode.training.checkpoint import model_tensors, restore_model
-from ltnode.training.run_config import KINDS, RUN_FOLDER_FORMAT, read_run_config
+from ltnode.training.run_config import CONFIG, KINDS, RUN_FOLDER_FORMAT, read_run_config
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
@@ -47,7 +48,7 @@ def save(model: Model, path: str | Path) -> Path:
     if (hint := getattr(model, "saving_hint", None)) is not None:
         _LOG.warning("%s", hint)
     folder = prepare_folder(Path(path), "model")
-    write_model(model, folder, "model")
+    files.replace_files(folder, model_files(model, "model"))
     return folder
 
 
@@ -70,15 +71,21 @@ def prepare_folder(folder: Path, kind: str) -> Path:
     return folder
 
 
-def write_model(model: Model, folder: Path, kind: str) -> None:
-    """Write the weights, then config.json, without which a folder is not read."""
-    write_weights(model, folder)
-    files.write_json(folder / "config.json", {"format": RUN_FOLDER_FORMAT, "kind": kind, "model": portable_spec(model)})
+def model_files(model: Model, kind: str) -> dict[str, bytes]:
+    """The weights, and config.json, without which a folder is not read and which therefore is written last."""
+    config = {"format": RUN_FOLDER_FORMAT, "kind": kind, "model": portable_spec(model)}
+    return {**weights_file(model), "config.json": files.json_bytes(config)}
+
+
+def weights_file(model: Model) -> dict[str, bytes]:
+    """The file model.safetensors."""
+    return {_WEIGHTS: tensor_file.to_bytes(model_tensors(model))}
 
 
 def write_weights(model: Model, folder: Path) -> None:
     """Write model.safetensors."""
-    files.write_bytes(folder / _WEIGHTS, tensor_file.to_bytes(model_tensors(model)))
+    for name, content in weights_file(model).items():
+        files.write_bytes(folder / name, content)
 
 
 def load(path: str | Path, model: Model | None = None, device: str | torch.device = "cpu") -> Model:
@@ -95,7 +102,9 @@ def load(path: str | Path, model: Model | None = None, device: str | torch.devic
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise CheckpointError(f"{folder} is not a folder; pass a run folder, which holds config.json and {_WEIGHTS}")
+        raise CheckpointError(
+            f"{folder} is not a folder;{_nearest(folder)} pass a run folder, which holds config.json and {_WEIGHTS}"
+        )
     config: Mapping[str, Any] = read_run_config(folder)
     tensors = _read_weights(folder, config)
     if model is None:
@@ -135,3 +144,9 @@ def _built(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor
         return build_described(config["model"], tensors)
     except InputError as error:
         raise CheckpointError(f"the model described by {folder / 'config.json'} cannot be built: {error}") from error
+
+
+def _nearest(folder: Path) -> str:
+    """The run folder next to a missing one that has the most similar name, as a question."""
+    near = difflib.get_close_matches(folder.name, [path.parent.name for path in folder.parent.glob(f"*/{CONFIG}")], n=1)
+    return f" did you mean {folder.with_name(near[0])}?" if near else ""

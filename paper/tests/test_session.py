@@ -88,6 +88,7 @@ def test_a_session_makes_the_same_results_as_the_cells_in_turn(tmp_path: Path) -
     assert [path.name for path in (tmp_path / "pack").iterdir()] == ["results.zip"]
 
 
+@pytest.mark.posix
 def test_a_session_without_time_is_continued_by_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the second of two epochs: the run is packed with its checkpoint, and continued elsewhere from the archive."""
     first, second = tiny_paper(tmp_path / "a" / "paper", ("lt-node",)), tiny_paper(tmp_path / "b" / "paper", ("lt-node",))
@@ -122,6 +123,7 @@ def test_a_session_without_time_is_continued_by_the_next_one(tmp_path: Path, mon
     assert "nothing new" in CliRunner().invoke(APP, merging).output  # a finished run is not set back
 
 
+@pytest.mark.posix
 def test_a_session_that_was_stopped_by_a_signal_packs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is taken away sends SIGTERM: status 130, and the results so far are in the archive."""
     paper = tiny_paper(tmp_path / "paper")

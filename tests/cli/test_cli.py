@@ -164,6 +164,7 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, previous)
 
 
+@pytest.mark.posix
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_says_how_to_continue_and_resume_continues(tmp_path: Path) -> None:
     """SIGINT during a training gives status 130, one line and a checkpoint; --resume ends with the same weights, bit for bit."""

@@ -102,6 +102,7 @@ def test_rows_of_an_own_table_are_encoded_by_its_schema(tmp_path: Path) -> None:
         read_block(find_blocks([str(file)])[0], trained)
 
 
+@pytest.mark.posix
 @pytest.mark.slow
 def test_killed_and_repeated_gives_every_row_once(run: Path, tables: Path, tmp_path: Path) -> None:
     """A process that is killed in the middle leaves whole files only, and its successor predicts the rest only."""

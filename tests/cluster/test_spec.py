@@ -85,6 +85,19 @@ def test_mistakes_are_explained(changes: dict[str, Any], words: str) -> None:
         SweepSpec.of(table)
 
 
+def test_a_grid_of_millions_is_refused_before_it_is_built() -> None:
+    """Forty values of four keys are 2,560,000 trainings."""
+    search = {key: [0.001 * n for n in range(1, 41)] for key in ("lr", "weight_decay", "momentum", "decay")}
+    with pytest.raises(ConfigError, match="at most 100,000 trainings, not 2,560,000"):
+        SweepSpec.of({"model": "lt-node", "data": "synthetic", "search": search})
+
+
+def test_a_specification_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("model = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        SweepSpec.read(tmp_path / "deep.toml")
+
+
 def test_files_are_data_sets(tmp_path: Path, rng: np.random.Generator) -> None:
     """A .npz and a .csv file of the same numbers give the same training data; whole targets are labels."""
     x, y = rng.normal(size=(50, 2)), np.arange(50) % 3

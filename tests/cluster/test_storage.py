@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_the_newest_upload_comes_back(tmp_path_factory: pytest.TempPathFactory, 
     assert store.restore(base / "back")
     assert read(base / "back") == versions[-1]
     kept = {body for version in versions[-2:] for body in version.values()}
-    assert len(store._names("objects")) <= len(kept)
+    assert len(store._sizes("objects")) <= len(kept)
 
 
 def test_an_upload_that_was_cut_off_is_not_seen(tmp_path: Path) -> None:
@@ -54,6 +55,16 @@ def test_an_upload_that_was_cut_off_is_not_seen(tmp_path: Path) -> None:
     assert read(tmp_path / "back") == {"a": b"1"}
 
 
+def test_a_part_of_an_object_is_written_again(tmp_path: Path) -> None:
+    """A process that was killed while it wrote an object has left a part of it under the name of the whole."""
+    store = RunStorage(str(tmp_path / "store"))
+    (tmp_path / "store" / "objects").mkdir(parents=True)
+    (tmp_path / "store" / "objects" / hashlib.sha256(b"config").hexdigest()).write_bytes(b"con")
+    store.save(write(tmp_path / "one", {"config.json": b"config"}))
+    assert store.restore(tmp_path / "back")
+    assert read(tmp_path / "back") == {"config.json": b"config"}
+
+
 def test_a_damaged_object_is_refused(tmp_path: Path) -> None:
     store = RunStorage(str(tmp_path / "store"))
     store.save(write(tmp_path / "one", {"a": b"1"}))
@@ -65,8 +76,6 @@ def test_a_damaged_object_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/outside", "a/../../outside", "a\\..\\b"])
 def test_a_manifest_cannot_write_outside_of_the_folder(tmp_path: Path, path: str) -> None:
-    import hashlib
-
     store = RunStorage(str(tmp_path / "store"))
     store.save(write(tmp_path / "one", {"a": b"1"}))
     digest = hashlib.sha256(b"1").hexdigest()

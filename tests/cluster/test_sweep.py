@@ -18,9 +18,9 @@ from ltnode.cli.app import make_app
 from ltnode.cli.commands.sweep import live_table
 from ltnode.cluster.engines import make_executor
 from ltnode.cluster.executor import Executor
-from ltnode.cluster.spec import SweepSpec
+from ltnode.cluster.spec import Range, SweepSpec
 from ltnode.cluster.sweep import Sweep, SweepResult, Trial
-from ltnode.cluster.sweep_report import write_report
+from ltnode.cluster.sweep_report import _label_values, write_report
 from ltnode.errors import ConfigError, MissingExtraError
 
 RANGE = {"model": "lt-node", "data": "synthetic", "seeds": [0, 1], "trials": 12}
@@ -149,3 +149,27 @@ def test_without_ray_a_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"ltnode\[cluster\]"):
         make_executor("ray")
+
+
+@pytest.mark.parametrize(
+    ("space", "shown"),
+    [
+        (Range(0.001, 0.1, True), ["0.001", "0.003", "0.01", "0.03", "0.1"]),
+        (Range(1e-6, 1.0, True), ["1e-06", "0.0001", "0.01", "1"]),
+        (Range(1, 4), ["1", "2", "3", "4"]),
+        ((0.01, 0.0, [1, 2]), ["0.01", "0", "[1, 2]"]),
+    ],
+)
+def test_the_values_of_a_key_have_few_labels_in_order(space: Any, shown: list[str]) -> None:
+    """Round numbers that do not touch, whole ones for integers, and lists in the order of the specification."""
+    from matplotlib.figure import Figure
+
+    axes = Figure(figsize=(3, 2)).subplots()
+    ends = (space.low, space.high) if isinstance(space, Range) else (0, len(space) - 1)
+    axes.scatter(ends, (0, 1))
+    _label_values(axes, space)
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    formatter = axes.xaxis.get_major_formatter()
+    formatter.set_locs(ticks)
+    assert [formatter(tick, place) for place, tick in enumerate(ticks)] == shown

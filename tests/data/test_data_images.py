@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
 import shutil
 import threading
 from dataclasses import replace
@@ -334,9 +333,12 @@ def test_a_failure_at_any_moment_of_writing_leaves_the_old_set(
     assert everything_below(tmp_path / "root") == before
 
 
+@pytest.mark.posix
 def test_a_limit_on_file_sizes_gives_a_clear_error(tmp_path: Path, official: dict[str, TinySet]) -> None:
     """The operating system limits files to 8 KiB; no part of the set is left."""
     folder = write_files(tmp_path / "files", idx_files(official["mnist"]))
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
     try:

@@ -41,11 +41,11 @@ CASES: dict[str, Case] = {
 }
 
 
-def small_model(name: str, spec: ltnode.InputSpec, tolerance: float = 1e-2) -> ltnode.Model:
+def small_model(name: str, spec: ltnode.InputSpec, tolerance: float = 1e-2, **options: Any) -> ltnode.Model:
     """A narrow network whose weights are large enough that its members disagree, with its own prediction grid."""
     # A loose tolerance on images: every step adds seconds to an export.
     tolerance = 0.1 if spec.is_image else tolerance
-    model = ltnode.build(name, spec, seed=0, width=4, solver={"rtol": tolerance, "atol": tolerance})
+    model = ltnode.build(name, spec, seed=0, width=4, solver={"rtol": tolerance, "atol": tolerance}, **options)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

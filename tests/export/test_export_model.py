@@ -109,6 +109,6 @@ def test_invalid_arguments_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ltnode.export.onnx_format.find_spec", lambda name: None)
+    monkeypatch.setattr("ltnode.errors.is_installed", lambda module: False)
     with pytest.raises(ltnode.MissingExtraError, match=r"ltnode\[onnx\]"):
         require_onnx()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +13,17 @@ import torch
 from small_exports import IMAGES, REGRESSION, VECTORS, small_model
 
 import ltnode
-from ltnode.export import ExportError, export_model
+from ltnode.export import Exported, ExportError, export_model
 from ltnode.export.torch_format import torch_program
 from ltnode.export.verification import DISTANCE_TOLERANCE, Agreement
 from ltnode.models.familiar_model import FamiliarModel
 
+Export = Callable[[str, ltnode.InputSpec], tuple[FamiliarModel, "Exported"]]
+
 
 def familiar(name: str, spec: ltnode.InputSpec) -> FamiliarModel:
     """A narrow network with density, widening and ranks; its tolerance is loose, because every step adds seconds to an export."""
-    model = small_model(name, spec, tolerance=0.1)
+    model = small_model(name, spec, tolerance=0.1, **({"members": 2} if name == "ensemble" else {}))
     assert isinstance(model, FamiliarModel)
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(400, *spec.shape, generator=generator)
@@ -28,6 +32,18 @@ def familiar(name: str, spec: ltnode.InputSpec) -> FamiliarModel:
     model.fit_widening(x[200:300], y[200:300])
     model.calibrate_familiarity(x[300:])
     return model
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """Models and their exported programs, each made once: an export takes seconds."""
+
+    @cache
+    def make(name: str, spec: ltnode.InputSpec) -> tuple[FamiliarModel, Exported]:
+        model, path = familiar(name, spec), tmp_path_factory.mktemp(name) / "m.pt2"
+        return model, export_model(model, path, "torch", samples=2, inputs=foreign_and_typical(spec), tolerance=1e-4)
+
+    return make
 
 
 def foreign_and_typical(spec: ltnode.InputSpec) -> torch.Tensor:
@@ -40,15 +56,14 @@ def foreign_and_typical(spec: ltnode.InputSpec) -> torch.Tensor:
     ("name", "spec"),
     [("lt-node", VECTORS), ("alt-node", VECTORS), ("node", REGRESSION), ("lt-node", IMAGES), ("ensemble", VECTORS)],
 )
-def test_a_torch_program_gives_the_distance_of_the_library(name: str, spec: ltnode.InputSpec, tmp_path: Path) -> None:
+def test_a_torch_program_gives_the_distance_of_the_library(name: str, spec: ltnode.InputSpec, exported: Export) -> None:
     """Distances to 1e-4 of max(1, |d|), p-values among the ranks within that, and the widened answers to 1e-4."""
-    model, x = familiar(name, spec), foreign_and_typical(spec)
-    exported = export_model(model, tmp_path / "m.pt2", "torch", samples=2, inputs=x, tolerance=1e-4)
-    assert "distance (B), familiarity (B)" in exported.metadata["outputs"]
-    assert exported.metadata["n_calibration"] == "100"
-    assert exported.agreement.distance <= DISTANCE_TOLERANCE
-    got = torch_program((tmp_path / "m.pt2").read_bytes())(x)
-    samples = int(exported.metadata["samples"])
+    (model, made), x = exported(name, spec), foreign_and_typical(spec)
+    assert "distance (B), familiarity (B)" in made.metadata["outputs"]
+    assert made.metadata["n_calibration"] == "100"
+    assert made.agreement.distance <= DISTANCE_TOLERANCE
+    got = torch_program(made.path.read_bytes())(x)
+    samples = int(made.metadata["samples"])
     expected = model.predict(x, samples)
     assert expected.distance is not None and expected.familiarity is not None
     fine = got["error_ratio"] < 1
@@ -61,24 +76,23 @@ def test_a_torch_program_gives_the_distance_of_the_library(name: str, spec: ltno
     torch.testing.assert_close(got[average][fine], getattr(expected, average)[fine], rtol=1e-4, atol=1e-4)
 
 
-def test_widening_is_in_the_file(tmp_path: Path) -> None:
+def test_widening_is_in_the_file(exported: Export) -> None:
     """Far outside of the training inputs, the probabilities of the file go to the class frequencies, as in the library."""
-    model = familiar("lt-node", VECTORS)
+    model, made = exported("lt-node", VECTORS)
     plain = copy.deepcopy(model)
     plain.widening = type(model.widening)()
     far = 50 * torch.ones(2, 2)
-    export_model(model, tmp_path / "m.pt2", "torch", samples=2, tolerance=1e-4)
-    probs = torch_program((tmp_path / "m.pt2").read_bytes())(far)["probs"]
+    probs = torch_program(made.path.read_bytes())(far)["probs"]
     assert float(probs.amax()) < float(plain.predict(far, 2).probs.amax())
 
 
 def test_a_model_without_calibration_has_a_distance_only(tmp_path: Path) -> None:
-    model = familiar("lt-node", VECTORS)
+    model = familiar("node", REGRESSION)
     model.ranks = type(model.ranks)()
-    exported = export_model(model, tmp_path / "m.pt2", "torch", samples=2, tolerance=1e-4)
-    got = torch_program((tmp_path / "m.pt2").read_bytes())(torch.zeros(2, 2))
+    made = export_model(model, tmp_path / "m.pt2", "torch", samples=2, tolerance=1e-4)
+    got = torch_program(made.path.read_bytes())(torch.zeros(2, 2))
     assert "distance" in got and "familiarity" not in got
-    assert "n_calibration" not in exported.metadata
+    assert "n_calibration" not in made.metadata
 
 
 def test_wrong_distances_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
 import pickle
@@ -90,6 +91,86 @@ def _schema() -> dict[str, Any]:
     return Schema.infer(table, "y").to_json()
 
 
+def tables() -> None:
+    """Small tables, with text and a date; results, a log, and the manifest of a stored run."""
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    columns = {"a": [0.5, None, 2.0] * 4, "b": ["x", "y", None] * 4, "when": ["2024-01-31"] * 12, "y": [1, 2, 3] * 4}
+    for name, options in (("plain", {"use_dictionary": False, "compression": "none"}), ("packed", {"compression": "zstd"})):
+        file = io.BytesIO()
+        parquet.write_table(arrow.table(columns), file, row_group_size=5, **options)
+        write("parquet", f"{name}.parquet", file.getvalue())
+    for name, save in (("plain", np.savez), ("packed", np.savez_compressed)):
+        file = io.BytesIO()
+        save(file, x=np.zeros((4, 2)), y=np.arange(4), name=np.array(list("abcd")))
+        write("npz", f"{name}.npz", file.getvalue())
+    dates = {
+        "a": np.arange(12) * 0.5,
+        "b": ["x", "y"] * 6,
+        "when": [f"2024-01-{day:02d}" for day in range(1, 13)],
+        "y": ["p", "q", "r"] * 4,
+    }
+    write(
+        "schema",
+        "dates.json",
+        json.dumps(Schema.infer({k: np.array(v, object) for k, v in dates.items()}, "y").to_json()).encode(),
+    )
+    row = {"a": 1.5, "b": "x", "when": "2024-01-31"}
+    write("rows", "row.json", json.dumps({"rows": [row]}).encode())
+    write(
+        "rows", "zones.json", json.dumps({"rows": [{**row, "when": "0001-01-01T00:00:00+14:00"}, {**row, "a": "1e300"}]}).encode()
+    )
+    write(
+        "sweep",
+        "grid.toml",
+        b'model = "lt-node"\ndata = "synthetic"\nseeds = [0, 1]\n[train]\nepochs = 2\n[search]\nlr = [0.01, 0.003]\n',
+    )
+    write(
+        "sweep",
+        "random.toml",
+        b'model = "node"\ndata = ["synthetic"]\nstrategy = "random"\ntrials = 3\n'
+        b"[search]\nlr = { low = 0.001, high = 0.1, log = true }\n",
+    )
+    written = hashlib.sha256(b"{}").hexdigest()
+    write(
+        "manifest",
+        "two.json",
+        json.dumps({"files": {"config.json": {"sha256": written}, "a/b.json": {"sha256": written}}}).encode(),
+    )
+    write("manifest", "outside.json", json.dumps({"files": {"../outside": {"sha256": written}}}).encode())
+
+
+def records() -> None:
+    """The results and the log of a small run."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        config = ltnode.TrainConfig(epochs=2, batch_size=8, log_every=1, limit=40, validation_fraction=0.2)
+        data = ltnode.data.load("synthetic")
+        ltnode.fit(ltnode.build("lt-node", data, seed=0, width=4), data, config, out=folder)
+        ltnode.evaluate(folder, out=folder / "evaluation.json", limit=20)
+        write("evaluation", "regression.json", (folder / "evaluation.json").read_bytes())
+        write("results", "run.json", (folder / "results.json").read_bytes())
+        for number, line in enumerate((folder / "metrics.jsonl").read_bytes().splitlines()[:2]):
+            write("metrics", f"line{number}.json", line)
+    row = {
+        "model": "lt-node",
+        "data": "mnist",
+        "preset": "default",
+        "seed": 0,
+        "protocol": "clean",
+        "metric": "error",
+        "value": 0.1,
+    }
+    row |= {"n": 20, "setting": {}, "draw_seed": None, "extra": {}, "cost": {"evaluations": 7.0, "seconds_per_1000": 1.0}}
+    rows = [row, {**row, "metric": "error", "setting": {"statistic": "std over draws"}, "extra": {"mean": 0.1}}]
+    rows.append({**row, "protocol": "ood", "metric": "auroc", "setting": {"ood": "svhn", "score": "distance"}})
+    rows.append({**row, "metric": "reliability", "value": [0.1, 0.2], "extra": {"x": [0.0, 0.5]}})
+    part = {"provenance": {"version": "1", "git_commit": "a" * 40, "wall_time_s": 1.0, "device": "cpu"}, "rows": rows}
+    content = {"format": 1, "kind": "evaluation", "made_with": {"options": {"draw": 10}}, "protocols": {"clean": part}}
+    write("evaluation", "images.json", json.dumps(content).encode())
+
+
 def documents() -> None:
     spec = ltnode.InputSpec((2,), "classification", 3)
     model = ltnode.build("lt-node", spec, seed=0, width=4)
@@ -151,5 +232,7 @@ def documents() -> None:
 if __name__ == "__main__":
     images()
     arrays()
+    tables()
+    records()
     documents()
     print(sum(path.stat().st_size for path in Path(CORPUS).rglob("*") if path.is_file()), "bytes")  # noqa: T201

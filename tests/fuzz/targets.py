@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 import shutil
@@ -16,6 +17,9 @@ from typing import Any
 
 import ltnode
 from fuzz.mutation import mutated_bytes, mutated_json
+from ltnode.cluster.spec import SweepSpec
+from ltnode.cluster.storage import RunStorage
+from ltnode.cluster.trial import describe_run
 from ltnode.data import formats
 from ltnode.data.budget import Budget
 from ltnode.errors import LTNodeError
@@ -23,15 +27,23 @@ from ltnode.hub.archive import unpack
 from ltnode.hub.index import read_index
 from ltnode.imagefiles.decode import LOCAL_FORMATS, UnusableImage, decode
 from ltnode.imagefiles.header import header
+from ltnode.report import tables
+from ltnode.report.aggregate import Rows
+from ltnode.report.published import Published
+from ltnode.report.runs import read_runs
 from ltnode.serve import Limits
 from ltnode.serve.failures import ApiError
 from ltnode.serve.parsing import RequestParser, parse_json
 from ltnode.serve.requests import EffectRequest, PredictRequest, SweepRequest, TrajectoryRequest
-from ltnode.tables import Schema, as_table
+from ltnode.serve.tables import _values, decode_rows, describe_columns
+from ltnode.tables import Schema, as_table, read_table
 from ltnode.tables.read import read_text
 from ltnode.trained import TrainedModel
 from ltnode.trained.inputs import _read_npy, batch_of_array, read_csv
 from ltnode.training import TrainConfig, checkpoint, tensor_file
+from ltnode.training.config_values import read_toml
+from ltnode.training.convergence import not_converged
+from ltnode.training.run import Run, RunFolder, read_log
 
 CORPUS = Path(__file__).parent / "corpus"
 REFUSALS = (LTNodeError, ApiError, UnusableImage)
@@ -123,6 +135,80 @@ def _state(data: bytes) -> object:
     return checkpoint.read(folder)
 
 
+def _evaluation(data: bytes) -> object:
+    """All tables of a report on the results of one run."""
+    [run] = read_runs([_file("evaluation.json", data)])
+    rows, published = Rows(run.rows), Published()
+    return [
+        *(make(rows, published) for make in (tables.generalisation_table, tables.ood_table, tables.entropy_table)),
+        *(make(rows) for make in (tables.quality_table, tables.scores_table, tables.draws_table, tables.posterior_table)),
+        *(tables.calibration_table(rows), tables.regression_table(rows, published)),
+    ]
+
+
+def _metrics(data: bytes) -> object:
+    """A log that consists of one line, six times."""
+    return not_converged(read_log(_file("metrics.jsonl", (data + b"\n") * 6)))
+
+
+def _results(data: bytes) -> object:
+    """What a run that is complete says about itself, as a sweep shows it."""
+    folder = RunFolder(_file("results.json", data).parent)
+    folder.status()
+    run = Run(_table_model().model, TrainConfig(), folder.path, results=folder.read_results())
+    return describe_run(run), repr(run)
+
+
+def _sweep(data: bytes) -> object:
+    """A specification; data sets of other names would be looked for on the disk."""
+    table = read_toml(_file("sweep.toml", data))
+    return SweepSpec.of({**table, "data": "synthetic"}) if "data" in table else SweepSpec.of(table)
+
+
+def _manifest(data: bytes) -> object:
+    """The newest manifest of a stored run, whose name has the digest that a forger would give it."""
+    folder = _scratch() / "stored"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "objects").mkdir(parents=True)
+    (folder / "objects" / hashlib.sha256(b"{}").hexdigest()).write_bytes(b"{}")
+    (folder / f"manifest-00000001-{hashlib.sha256(data).hexdigest()}.json").write_bytes(data)
+    into = folder / "restored"
+    into.mkdir()
+    restored = RunStorage(str(folder)).restore(into)
+    assert not (_scratch() / "outside").exists(), "a file was written outside of the run folder"
+    return restored
+
+
+def _served(schema: Schema) -> TrainedModel:
+    """A model of a table, of which only the columns matter."""
+    spec = ltnode.InputSpec((len(schema.features),), "classification", 3)
+    model = ltnode.build("node", spec, seed=0, width=4)
+    return TrainedModel("table", None, model, spec.shape, "classification", ("p", "q", "r"), None, None, None, schema=schema)
+
+
+@cache
+def _table_model() -> TrainedModel:
+    return _served(Schema.from_json(json.loads((CORPUS / "schema" / "dates.json").read_bytes())))
+
+
+def _rows(data: bytes) -> object:
+    """The rows of a request, encoded as the server does."""
+    return decode_rows(parse_json(data, PredictRequest).table_rows, _table_model())
+
+
+def _schema(data: bytes) -> object:
+    """A schema, the form that the server makes of it, and the cells with which it shows the effect of every column."""
+    schema = Schema.from_json(_document(data))
+    if len(schema.features) > 1000:
+        return schema
+    trained = _served(schema)
+    columns = describe_columns(trained) or []
+    row = {column.name: column.typical for column in columns}
+    for column in schema.columns:
+        decode_rows([{**row, column.name: value} for value in _values(column, 7)] or [row], trained)
+    return columns
+
+
 def _npy(data: bytes) -> object:
     return batch_of_array(_read_npy(data), (1, 4, 4))
 
@@ -180,7 +266,15 @@ TARGETS = {
     "pickle": Target(lambda data: formats.read_cifar_python(data, "batch")),
     "mat": Target(lambda data: formats.read_svhn(_file("file.mat", data), Budget(1 << 24))),
     "table": Target(lambda data: as_table(read_text(data))),
-    "schema": Target(lambda data: Schema.from_json(_document(data)), is_json=True),
+    "parquet": Target(lambda data: as_table(read_table(_file("table.parquet", data)))),
+    "npz": Target(lambda data: as_table(read_table(_file("table.npz", data)))),
+    "evaluation": Target(_evaluation, is_json=True),
+    "metrics": Target(_metrics, is_json=True),
+    "results": Target(_results, is_json=True),
+    "sweep": Target(_sweep),
+    "manifest": Target(_manifest, is_json=True),
+    "rows": Target(_rows, is_json=True),
+    "schema": Target(_schema, is_json=True),
     "safetensors": Target(lambda data: tensor_file.from_bytes(data, Path("file"))),
     "config": Target(_run_folder_file("config.json"), is_json=True),
     "operating_point": Target(_run_folder_file("operating_point.json"), is_json=True),

@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import optimize, stats
+from scipy import integrate, optimize, stats
 from torch import Tensor, nn
 
 from ltnode import GammaTime, LatentTimeODE
@@ -84,8 +84,8 @@ def closest_gamma(kl_weight: float) -> tuple[float, float]:
         alpha, beta = np.exp(log_parameters)
         log_q = (alpha - 1) * np.log(t) - beta * t
         log_q -= log_q.max()
-        log_q -= math.log(np.trapezoid(np.exp(log_q), t))
-        return float(np.trapezoid(np.exp(log_q) * (log_q - target), t))
+        log_q -= math.log(integrate.trapezoid(np.exp(log_q), t))
+        return float(integrate.trapezoid(np.exp(log_q) * (log_q - target), t))
 
     found = optimize.minimize(divergence, [1.0, 1.0], method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-12})
     alpha, beta = np.exp(found.x)

@@ -176,3 +176,23 @@ def test_models_and_data_come_in_the_papers_order():
     ]
     assert [v.title for v in in_order(variants)] == ["NODE", "LT-NODE", "LT-NODE (paper)", "ALT-NODE", "zebra"]
     assert data_in_order(["svhn", "own", "mnist", "svhn"]) == ["mnist", "svhn", "own"]
+
+
+def test_results_that_someone_has_changed_leave_gaps():
+    """A curve where a number belongs, curves of different lengths, texts for angles, an empty histogram: no table fails."""
+    x = {"x": [0.0, 0.5]}
+    strange = [
+        row("error", (0.1, 0.2), extra=x),
+        row("log_likelihood", 0.5, extra={"mean": "x"}, setting={"statistic": "std over draws"}),
+        row("curve", (0.1, 0.2), 0, extra=x),
+        row("curve", (0.1,), 1, extra={"x": [0.0]}),
+        row("error", 0.5, protocol="rotation", setting={"angle": "wide"}),
+        row("histogram", (0.0, 0.0), extra=x),
+    ]
+    made = Rows(strange)
+    assert made.number(LT, "clean", "error", "cifar10") is None
+    band = made.curve(LT, "clean", "curve", "cifar10")
+    assert band is not None and band.seeds == 1 and band.mean == pytest.approx([0.1, 0.2])
+    assert made.along(LT, "rotation", "error", "cifar10", "angle") is None
+    assert made.histogram(LT, "clean", "histogram", "cifar10", 0.1) is None
+    assert not tables.draws_table(made).rows

@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx
+import numpy as np
 import torch
 
 import ltnode
 from ltnode.data.augment import Normalisation
 from ltnode.models.familiar_model import FamiliarModel
+from ltnode.tables import Schema
 from ltnode.trained import OperatingPoint, TrainedModel
 
 PIXELS = Normalisation((0.1307,), (0.3081,))
@@ -62,6 +64,24 @@ def line(name: str = "line") -> TrainedModel:
     x = torch.linspace(-1, 1, 32)[:, None]
     model.finish_training(x, torch.cos(4 * x))
     return TrainedModel(name, None, model.eval(), (1,), "regression", (), None, None, "synthetic")
+
+
+CELLS = {"size": 2.5, "city": "Bern", "sold": "2024-01-31"}
+"""A row of the table of `table_model`."""
+
+
+def table_model(name: str = "table") -> TrainedModel:
+    """A regression model of a table with a number, a category and a date."""
+    days = [f"2024-01-{day:02d}" for day in range(1, 31)]
+    cities = np.array(["Bern", "Rome", "Oslo"] * 10, object)
+    schema = Schema.infer(
+        {"size": np.arange(30) * 0.5, "city": cities, "sold": np.array(days, object), "y": np.arange(30) * 1.5}, "y"
+    )
+    x = torch.from_numpy(schema.encode({"size": np.arange(30) * 0.5, "city": cities, "sold": np.array(days, object)}).x).float()
+    spec = ltnode.InputSpec((len(schema.features),), "regression")
+    model = ltnode.build("lt-node", spec, seed=0, width=8)
+    model.finish_training(x, torch.arange(30.0)[:, None])
+    return TrainedModel(name, None, model.eval(), spec.shape, "regression", (), None, None, None, schema=schema)
 
 
 def send_all(app: Any, requests: Sequence[Callable[[httpx.AsyncClient], Awaitable[Any]]]) -> list[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import json
 import os
 import random
 import re
@@ -23,19 +24,22 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
-from fuzz.mutation import mutated_bytes
+from fuzz.mutation import mutated_bytes, mutated_json
 
 from serve.attack_files import picture, progressive_bomb
-from serve.serving import images
+from serve.serving import CELLS, images
 
 PROGRAM = """
 from ltnode.serve.server import serve
-from serve.serving import classifier, line
-serve([classifier("lt"), classifier("alt", "alt-node"), line()], port=0, ready=lambda address: print(address, flush=True))
+from serve.serving import classifier, line, table_model
+models = [classifier("lt"), classifier("alt", "alt-node"), line(), table_model()]
+serve(models, port=0, ready=lambda address: print(address, flush=True))
 """
 PAUSE_SECONDS = 0.05
 """Between two requests of a client, so that the number of requests is bounded on any machine."""
 ORDINARY = 4
+EARLY = "0001-01-01T00:00:00+14:00"
+"""A date that is before the first year in UTC."""
 
 
 def server_processes(pid: int) -> list[int]:
@@ -62,12 +66,13 @@ class Traffic:
         rng = random.Random(number)
         arrays = {"model": "lt", "inputs": images(1, number).tolist(), "samples": 3}
         file = {"model": "lt", "images": [base64.b64encode(picture(64, 64)).decode()], "samples": 3}
+        rows = {"model": "table", "rows": [CELLS] * 3, "samples": 3}
         transport = httpx.AsyncHTTPTransport(local_address=f"127.0.0.{10 + number}")
         async with httpx.AsyncClient(transport=transport, base_url=self.address, timeout=30) as client:
             while time.monotonic() < self.until:
                 began = time.monotonic()
                 try:
-                    answer = await client.post("/api/predict", json=rng.choice((arrays, file)))
+                    answer = await client.post("/api/predict", json=rng.choice((arrays, file, rows)))
                     self.ordinary[str(answer.status_code)] += 1
                 except httpx.HTTPError as error:
                     self.ordinary[type(error).__name__] += 1
@@ -87,7 +92,7 @@ class Traffic:
                 await asyncio.sleep(rng.uniform(0, 10 * PAUSE_SECONDS))
 
     async def _attack(self, client: httpx.AsyncClient, corpus: list[bytes], rng: random.Random) -> str:
-        match rng.randrange(8):
+        match rng.randrange(11):
             case 0:
                 body = {"model": "lt", "images": [base64.b64encode(progressive_bomb(200)).decode()]}
                 return str((await client.post("/api/predict", json=body)).status_code)
@@ -106,6 +111,16 @@ class Traffic:
                 return await self._half_request()
             case 6:
                 return str((await client.post("/api/predict", headers={"origin": "http://evil.example"})).status_code)
+            case 7:
+                effect = {"model": "table", "row": CELLS, "column": rng.choice(list(CELLS)), "points": 500, "samples": 100}
+                return str((await client.post("/api/effect", json=effect)).status_code)
+            case 8:
+                content = mutated_json(json.dumps({"model": "table", "rows": [CELLS, {**CELLS, "sold": EARLY}]}).encode(), rng)
+                answer = await client.post("/api/predict", content=content, headers={"content-type": "application/json"})
+                return str(answer.status_code)
+            case 9:
+                long = {"model": "lt", "sample": "digit-3", "points": 500, "samples": 100, "explain": True}
+                return str((await client.post("/api/trajectory", json={**long, "change": {"epsilon": 0.3}})).status_code)
             case _:
                 task = asyncio.create_task(client.post("/api/trajectory", json={"model": "lt", "sample": "digit-3"}))
                 await asyncio.sleep(rng.uniform(0, 0.05))

@@ -109,6 +109,7 @@ def test_pixels_are_limited_per_request(trained: dict[str, TrainedModel]):
     assert sent[1].status_code == 422 and "2,500 pixels together" in sent[1].json()["error"]["reason"]
 
 
+@pytest.mark.posix
 def test_a_killed_decoding_process_is_replaced(pool: DecoderPool):
     pool.submit([picture(28, 28)], SHAPE, "one", 30).result(20)
     for pid in pool.pids():

@@ -213,15 +213,38 @@ def test_cancelled_and_late_jobs_are_skipped():
     assert worked == [3]
 
 
-def test_a_first_job_waits_for_others_but_not_for_long():
+def submit_after(queue: Batcher, seconds: float, announced: threading.Event) -> None:
+    with queue.expecting():
+        announced.set()
+        time.sleep(seconds)
+        queue.submit("k", double, 2, 1, 10)
+
+
+def test_a_first_job_waits_for_others_that_are_announced():
     """Two jobs 50 ms apart share a batch; the wait of 5 s ends at once because the batch (2 inputs) is full."""
     sizes: list[int] = []
     queue = Batcher(2, 5.0, 100, on_batch=lambda key, inputs: sizes.append(inputs))
     queue.start()
+    announced = threading.Event()
+    other = threading.Thread(target=submit_after, args=(queue, 0.05, announced))
+    other.start()
+    announced.wait(5)
     began = time.monotonic()
-    first = queue.submit("k", double, 1, 1, 10)
-    threading.Timer(0.05, lambda: queue.submit("k", double, 2, 1, 10)).start()
-    assert first.result(5) == 2
+    assert queue.submit("k", double, 1, 1, 10).result(5) == 2
     assert time.monotonic() - began < 4
+    other.join()
     queue.stop()
     assert sizes == [2]
+
+
+def test_a_job_does_not_wait_if_none_is_announced():
+    """A wait of 30 s would be noticed: without other requests it does not begin, and it ends when an announced one is refused."""
+    queue = Batcher(8, 30.0, 100)
+    queue.start()
+    began = time.monotonic()
+    assert queue.submit("k", double, 1, 1, 10).result(5) == 2
+    with queue.expecting():
+        waiting = queue.submit("k", double, 2, 1, 10)
+    assert waiting.result(5) == 4
+    assert time.monotonic() - began < 5
+    queue.stop()

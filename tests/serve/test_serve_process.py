@@ -27,6 +27,8 @@ from ltnode.errors import InputError
 from ltnode.serve.server import address_of, bind, is_local
 from serve.serving import images
 
+pytestmark = pytest.mark.posix  # processes that are ended by signals
+
 START_S = 120
 
 

@@ -126,6 +126,7 @@ def test_deeply_nested_json_is_refused(folder: Path, name: str):
         refused(folder, "damaged")
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "operating_point.json"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 def test_only_regular_files_are_read(folder: Path, name: str, kind: str):

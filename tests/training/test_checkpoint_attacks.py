@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
-import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -19,6 +16,7 @@ import ltnode
 from ltnode.errors import CheckpointError
 from ltnode.training import RunStatus, checkpoint, loop
 from training.child import start
+from training.faults import KINDS, Faults
 from training.tiny import Stop, TwoPhaseModel, assert_same_run, stop_at, tiny_config, tiny_data, tiny_model
 
 
@@ -173,6 +171,7 @@ def test_checkpoints_come_every_25_seconds_where_they_are_cheap(tmp_path: Path, 
     assert written == [1, 5, 9]
 
 
+@pytest.mark.posix
 def test_a_closed_terminal_stops_a_training_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """SIGHUP is like SIGTERM, unless it was ignored at the start, as under nohup."""
     ended: list[int] = []
@@ -194,52 +193,7 @@ def test_a_closed_terminal_stops_a_training_with_a_checkpoint(tmp_path: Path, mo
         signal.signal(signal.SIGHUP, before)
 
 
-class Faults:
-    """Lets one operation on the disk fail: the n-th write, fsync or rename of the process, counted from 0."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str, position: int) -> None:
-        self.kind, self.left, self.happened = kind, position, False
-        originals = {"fsync": os.fsync, "replace": Path.replace, "rename": Path.rename, "open": Path.open}
-        faults = self
-
-        class File(io.FileIO):
-            def write(self, data: Any) -> int:
-                if kind == "short write":
-                    return super().write(bytes(data)[: max(1, len(data) // 2)])
-                if kind == "full disk" and faults.due():
-                    super().write(bytes(data)[: len(data) // 2])
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                if kind == "interrupted" and faults.due():
-                    raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
-                return super().write(data)
-
-        def opened(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
-            return (
-                io.BufferedWriter(File(str(path), mode))
-                if mode in ("wb", "ab")
-                else originals["open"](path, mode, *rest, **options)
-            )
-
-        def failing(name: str) -> Any:
-            def operation(*arguments: Any) -> Any:
-                if kind == name and faults.due():
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
-                return originals[name](*arguments)
-
-            return operation
-
-        monkeypatch.setattr(os, "fsync", failing("fsync"))
-        monkeypatch.setattr(Path, "replace", failing("replace"))
-        monkeypatch.setattr(Path, "rename", failing("rename"))
-        monkeypatch.setattr(Path, "open", opened)
-
-    def due(self) -> bool:
-        self.left -= 1
-        self.happened |= self.left < 0
-        return self.left == -1
-
-
-@pytest.mark.parametrize("kind", ["fsync", "replace", "rename", "full disk", "interrupted", "short write"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_at_any_write_of_a_run_folder_loses_nothing(tmp_path: Path, kind: str):
     """At every position in turn: the run ends or stops with a clear error, and then resumes to the same bits."""
     config = tiny_config(epochs=3, log_every=4, keep_checkpoints=1)

@@ -18,6 +18,8 @@ from ltnode.training import checkpoint, tensor_file
 from training.child import start, start_workers
 from training.tiny import read_lines, tiny_config, tiny_data, tiny_model
 
+pytestmark = pytest.mark.posix  # processes that are ended by signals
+
 FIXED = {"solver": {"training": "fixed", "fixed_steps": 3}}
 """Solver steps that do not depend on the examples of a process."""
 

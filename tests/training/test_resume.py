@@ -137,6 +137,7 @@ def kill_and_resume(folder: Path, kills: int, rng: random.Random) -> None:
     assert process.exitcode == 0
 
 
+@pytest.mark.posix
 def test_kill_9_at_random_moments_loses_nothing(tmp_path):
     """After three kills, the final weights and the log are those of an uninterrupted run."""
     ltnode.fit(tiny_model(), tiny_data(), tiny_config(**LONGER), out=tmp_path / "whole")

@@ -43,7 +43,7 @@ def serve(
     ] = None,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; one more is answered 503 at once.")] = 256,
     max_batch: Annotated[int, typer.Option(help="Most inputs in one batch, collected over requests.")] = 64,
-    max_wait_ms: Annotated[float, typer.Option(help="How long the first request of a batch waits for others.")] = 4.0,
+    max_wait_ms: Annotated[float, typer.Option(help="How long a batch waits for requests that are being received.")] = 4.0,
     false_alarm_rate: Annotated[
         float | None, typer.Option(help="Familiarity at or below which inputs are called unfamiliar; by default that of the run.")
     ] = None,
