@@ -1,6 +1,6 @@
 """A training with the default command that is killed at random moments: lost work per kill, and whether the end is the same.
 
-``LTNODE_DATA=DIR python benchmarks/killed_training.py [--kills 100] [--minutes 60] [--out FILE]``. One run trains undisturbed;
+``LTNODE_DATA=DIR python benchmarks/killed_training.py [--kills 100] [--jobs 1] [--minutes 60] [--out FILE]``. One run trains undisturbed;
 other runs of the same command get SIGKILL after a random time and are resumed until they are complete; then the next starts. Lost
 work is the time since the last checkpoint, or since the process began to train (it locks the run folder then) if that was later;
 nothing is lost before. Promised: at most 30 s each, and the same weights, bit for bit. Needs Linux, for /proc/locks.
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +80,31 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=60.0, help="no more kills after this time; the last run is completed")
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings that run, and are killed, at the same time")
     parser.add_argument("--out", type=Path, default=None)
     chosen = parser.parse_args()
-    rng, until = random.Random(0), time.monotonic() + 60 * chosen.minutes
+    until = time.monotonic() + 60 * chosen.minutes
     record: dict[str, Any] = {"command": " ".join(COMMAND), "epochs": chosen.epochs, "runs": 0, "identical": 0, "lost_s": []}
     with tempfile.TemporaryDirectory() as scratch:
         whole = Path(scratch) / "whole"
         assert start(whole, chosen.epochs, resume=False).wait() == 0
-        while len(record["lost_s"]) < chosen.kills and time.monotonic() < until:
-            out = Path(scratch) / f"run-{record['runs']}"
-            lost = kill_until_complete(out, chosen.epochs, rng, chosen.kills - len(record["lost_s"]), until)
-            record["runs"] += 1
-            record["lost_s"] += [round(value, 1) for value in lost]
-            same = (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-            record["identical"] += same
-            print(
-                f"run {record['runs']}: {len(record['lost_s'])} kills, most lost {max(record['lost_s'], default=0):.1f} s",
-                flush=True,
-            )
+
+        def job(number: int) -> None:
+            """Kill one run after the other until this job's share of the kills is reached."""
+            rng, left = random.Random(number), len(range(number, chosen.kills, chosen.jobs))
+            while left > 0 and time.monotonic() < until:
+                out = Path(tempfile.mkdtemp(dir=scratch)) / "run"
+                lost = kill_until_complete(out, chosen.epochs, rng, left, until)
+                left -= len(lost)
+                same = (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+                record["runs"] += 1
+                record["lost_s"] += [round(value, 1) for value in lost]
+                record["identical"] += same
+                most = max(record["lost_s"], default=0)
+                print(f"run {record['runs']}: {len(record['lost_s'])} kills, most lost {most:.1f} s", flush=True)
+
+        with ThreadPoolExecutor(chosen.jobs) as jobs:
+            list(jobs.map(job, range(chosen.jobs)))
     record["kills"] = len(record["lost_s"])
     record["most_lost_s"] = max(record["lost_s"], default=0.0)
     record["held"] = record["most_lost_s"] <= LIMIT_SECONDS and record["identical"] == record["runs"]
