@@ -1,9 +1,10 @@
 """A training with the default command that is killed at random moments: lost work per kill, and whether the end is the same.
 
-``LTNODE_DATA=DIR python benchmarks/killed_training.py [--kills 100] [--jobs 1] [--minutes 60] [--out FILE]``. One run trains undisturbed;
-other runs of the same command get SIGKILL after a random time and are resumed until they are complete; then the next starts. Lost
-work is the time since the last checkpoint, or since the process began to train (it locks the run folder then) if that was later;
-nothing is lost before. Promised: at most 30 s each, and the same weights, bit for bit. Needs Linux, for /proc/locks.
+``LTNODE_DATA=DIR python benchmarks/killed_training.py [--kills 100] [--jobs 1] [--minutes 60] [--out FILE]``. One run trains
+undisturbed; other runs of the same command get SIGKILL after a random time and are resumed until they are complete; then the next
+starts. Lost work is the time since the last checkpoint, or since the process began to train (it locks the run folder then) if
+that was later; nothing is lost before. Promised: at most 30 s each, and the same weights, bit for bit. Needs Linux, for
+/proc/locks.
 """
 
 from __future__ import annotations
