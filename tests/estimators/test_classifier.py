@@ -26,7 +26,7 @@ def moons():
 
 @pytest.fixture(scope="module")
 def fitted(moons):
-    return ltnode.LTNodeClassifier(max_epochs=20, batch_size=32, learning_rate=0.01, random_state=0).fit(*moons)
+    return ltnode.LTNodeClassifier(max_epochs=60, batch_size=32, learning_rate=0.01, random_state=0).fit(*moons)
 
 
 def test_it_learns_a_curved_border(fitted):
