@@ -16,7 +16,7 @@ covered = []
 for seed in range(20):
     X, y = make_friedman1(1300, n_features=5, noise=1.5, random_state=seed)
     regressor = ltnode.LTNodeRegressor(
-        max_epochs=8, noise="constant", random_state=seed
+        members=1, max_epochs=8, noise="constant", random_state=seed
     ).fit(X[:400], y[:400])
     intervals = (
         regressor.predict_interval(X[400:], alpha=1 - level) for level in levels
