@@ -64,6 +64,8 @@ def combine(base: Tensor, weights: Tensor, stages: Sequence[Tensor]) -> Tensor:
         stacked = torch.stack(tuple(stages), dim=1)
         flat = stacked.reshape(base.shape[0], len(stages), -1)
         states = torch.bmm(weights.transpose(0, 1), flat).transpose(0, 1).reshape(weights.shape[0], *base.shape)
+    if states.dtype != base.dtype:  # under autocast
+        return base + states
     return states.add_(base)  # in place: allocating a large result takes as long as the sum
 
 
