@@ -207,7 +207,12 @@ def read_arrays(content: bytes) -> dict[str, NDArray[Any]]:
         if size > LARGEST_FILE:
             raise DataError(f"the arrays may have at most {LARGEST_FILE:,} bytes, not {size:,}")
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
+        # numpy returns the bytes of a member that is not an array.
+        other = [name for name, value in arrays.items() if not isinstance(value, np.ndarray)]
+        if other:
+            raise DataError(f"the member {other[0]!r} of the archive is not an array")
+        return arrays
 
     return _parsed(parse, "an .npz file of numeric or text arrays")
 

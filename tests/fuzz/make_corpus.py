@@ -9,6 +9,7 @@ import json
 import pickle
 import struct
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,10 @@ def tables() -> None:
         file = io.BytesIO()
         save(file, x=np.zeros((4, 2)), y=np.arange(4), name=np.array(list("abcd")))
         write("npz", f"{name}.npz", file.getvalue())
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("x.npy"), b"not an array")
+    write("npz", "text.npz", file.getvalue())
     dates = {
         "a": np.arange(12) * 0.5,
         "b": ["x", "y"] * 6,

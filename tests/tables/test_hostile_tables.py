@@ -113,10 +113,18 @@ def _npz(shape: tuple[int, ...]) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("content", [b"", b"PK", _npz((200_000_000_000,)), _npz((5,))[:-30], _npz((-1,))])
+def _archive_of_text() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("x.npy", b"not an array")
+    return file.getvalue()
+
+
+@pytest.mark.no_typecheck  # the check of types would refuse the member that is no array
+@pytest.mark.parametrize("content", [b"", b"PK", _npz((200_000_000_000,)), _npz((5,))[:-30], _npz((-1,)), _archive_of_text()])
 @pytest.mark.parametrize("read", [read_table, lambda path: load_source(str(path))])
 def test_a_damaged_npz_file_is_refused(tmp_path: Path, content: bytes, read: Any) -> None:
-    """Both for tables and for the data of a sweep: cut off, empty, or with 1.5 TB by its header."""
+    """Both for tables and for the data of a sweep: cut off, empty, with 1.5 TB by its header, or with a member that is none."""
     (tmp_path / "t.npz").write_bytes(content)
     with pytest.raises(DataError):
         read(tmp_path / "t.npz")
