@@ -11,7 +11,7 @@ import torch
 
 from ltnode.data import Dataset, Split
 from ltnode.device import choose_device
-from ltnode.estimators.held_out import Judgement, judge, soften_
+from ltnode.estimators.held_out import judge, soften_
 from ltnode.estimators.networks import TableModel, balanced_samples
 from ltnode.estimators.steps import table_steps
 from ltnode.training.batches import TrainingData
@@ -23,6 +23,19 @@ _JUDGEMENTS = 50
 """Most epochs of a training that are judged; a judgement costs as much as several steps on a small table."""
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What held-out rows have chosen.
+
+    Attributes:
+        epochs: Number of epochs after which the training was at its best.
+        softening: The softening with which they are judged there; see `ltnode.estimators.held_out`.
+    """
+
+    epochs: int
+    softening: Tensor
+
+
 @dataclass
 class Course:
     """The course of a training.
@@ -30,10 +43,12 @@ class Course:
     Attributes:
         losses: Mean training loss of every epoch.
         scores: Held-out log-likelihood of every judged epoch; empty if no rows are held out.
+        choice: What the held-out rows have chosen; None if no rows are held out.
     """
 
     losses: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +114,7 @@ class TableTraining:
         held_out = None if held_out is None else held_out.to(self.device)
         held_out_weights = None if held_out_weights is None else held_out_weights.to(self.device)
         best, waited = -math.inf, 0
-        kept: tuple[Judgement, dict[str, Tensor]] | None = None
+        kept: dict[str, Tensor] | None = None
         apart = max(1, self.config.epochs // _JUDGEMENTS)
         for epoch in range(self.config.epochs):
             self._steps.set_rate(self.config.lr_factor(epoch))
@@ -112,7 +127,7 @@ class TableTraining:
                     value = judgement.log_likelihood
                     course.scores.append(value)
                     if value > best:
-                        kept = judgement, self._state()
+                        kept, course.choice = self._state(), Choice(epoch + 1, judgement.softening)
             if on_epoch is not None:
                 on_epoch(course)
             if not judged:
@@ -121,22 +136,37 @@ class TableTraining:
             best = max(best, value)
             if waited >= patience.epochs:
                 break
-        if held_out is None:
-            with self._steps.averaged():
-                state = self._state()
-            self.model.load_state_dict(state)
-        self._restore_and_soften(kept, samples)
+        if kept is None:
+            self._keep_average()
+        else:
+            self.model.load_state_dict(kept)
+        self._soften(None if course.choice is None else course.choice.softening, samples)
         return course
+
+    def repeat(self, progress: float, softening: Tensor, samples: int = 10) -> None:
+        """Train and soften as far as the held-out rows of another training have chosen.
+
+        Args:
+            progress: The best epoch, as a share of the epochs of the configuration.
+            softening: The softening.
+            samples: Number of end-times per prediction.
+        """
+        for epoch in range(max(1, round(progress * self.config.epochs))):
+            self._steps.set_rate(self.config.lr_factor(epoch))
+            self.run_epoch()
+        self._keep_average()
+        self._soften(softening, balanced_samples(self.model, samples))
+
+    def _keep_average(self) -> None:
+        with self._steps.averaged():
+            state = self._state()
+        self.model.load_state_dict(state)
 
     def _state(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-    def _restore_and_soften(self, kept: tuple[Judgement, dict[str, Tensor]] | None, samples: int) -> None:
-        softening: Tensor | None = None
-        if kept is not None:
-            judgement, state = kept
-            self.model.load_state_dict(state)
-            softening = judgement.softening
+    def _soften(self, softening: Tensor | None, samples: int) -> None:
+        """Soften by this much, or by as much as the training rows demand."""
         x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
         weights = None if self.weights is None else self.weights[: len(y)]
         trained = judge(self.model.predict(x, samples), y, weights).softening
@@ -149,22 +179,9 @@ class TableTraining:
         self.model.finish_training(x, y)
         self.model.zero_grad(set_to_none=True)
 
-    def fit_familiarity(self, select: Split | None, calibration: Split | None, samples: int) -> None:
-        """Fit what predictions need to know unfamiliar rows; call it after `finish`.
-
-        Args:
-            select: Held-out rows on which the widening of the predictions is chosen; without them they widen only as far as a
-                regression's process asks for.
-            calibration: Held-out rows that have chosen nothing, among which distances are ranked.
-            samples: Number of end-times per prediction.
-        """
+    def fit_familiarity(self) -> None:
+        """Fit what predictions need to know unfamiliar rows; call it after `finish`."""
         self.model.fit_familiarity(self.data.train.x, self.data.train.y)
-        if select is not None:
-            select = select.to(self.device)
-            # The confidence on these rows is that of the softening already.
-            self.model.fit_widening(select.x, select.y, samples, temperature=False)
-        if calibration is not None:
-            self.model.calibrate_familiarity(calibration.to(self.device).x)
 
     def optimizer_state(self) -> dict[str, Any]:
         """State of the optimiser, to continue in a later call."""
