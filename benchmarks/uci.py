@@ -6,9 +6,10 @@ usage: python benchmarks/uci.py --data FOLDER [--sets yacht,wine] [--methods LT-
 All splits of the published results are used: 20, and 5 of protein, with a tenth of the rows for testing. The data are not in the
 repository; without them, the script says where they are, and it checks them. Each fit runs on one thread and adds one row to the
 record; a run that was stopped, by --minutes or in any other way, continues where it was. After a change of a method, --forget
-METHOD drops its rows, with --sets only those of some sets. --splits 5 measures the first splits only, for methods that would take
-hours on the larger sets; the tables then say of how many splits a mean is. Gradient boosting, random forest and MLP get a constant noise from 15 % of the training rows, on which they
-are not trained; the deep ensemble chooses its epoch on as many. NGBoost needs the package ngboost, which is not a dependency.
+METHOD drops its rows of the sets. --splits 5 measures only the first splits, for methods that would take hours on the larger
+sets; the tables then say of how many splits a mean is. Gradient boosting, random forest and MLP get a constant noise from 15 % of
+the training rows, on which they are not trained; the deep ensemble chooses its epoch on as many. NGBoost needs the package
+ngboost, which is not a dependency.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from ltnode.estimators.budget import automatic_batch, automatic_epochs, averagin
 from ltnode.estimators.candidates import Recipe, WeightedPart, chosen_candidate, knowing_model, repeated, trained_candidate
 from ltnode.estimators.columns import distance_by_column, predicted_columns
 from ltnode.estimators.epochs import Course, Patience, TableTraining
-from ltnode.estimators.networks import TableModel, balanced_samples, copy_to_varying_, networks_of
+from ltnode.estimators.networks import END_TIMES, TableModel, balanced_samples, networks_of
 from ltnode.estimators.parts import Parts, draw_parts
 from ltnode.estimators.rows import Examples, Rows, checked_rows, fitted_scaler, inferred_schema
 from ltnode.estimators.threads import chosen_threads, using_threads
@@ -32,15 +32,6 @@ from ltnode.training import TrainConfig
 from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
-
-END_TIMES: Mapping[str, str] = {
-    "gamma": "lt-node",
-    "amortized": "alt-node",
-    "mixture": "lt-node-mixture",
-    "uniform": "uni-node",
-    "fixed": "node",
-}
-"""Values of ``end_time``, and the models of `ltnode.build` that they stand for."""
 
 # Predictions are computed in float64, as in scikit-learn, so that those of a row agree whatever the other rows are. Training is
 # in float32 where `ltnode.accelerate.stacked` supports the network.
@@ -174,10 +165,10 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         goes_on = self._goes_on()
         if not goes_on:
             self._split_seed = seed
-        elif self._refitted:
+        elif getattr(self, "_refitted", False):
             _LOG.warning(
-                "this fit goes on from a model that was trained on the rows that chose; unless it is given other rows, its choices "
-                "are too optimistic: fit with refit=False, or with warm_start=True from the first fit on"
+                "this fit goes on from a model that was trained on the rows that chose; unless it is given other rows, its "
+                "choices are too optimistic: fit with refit=False, or with warm_start=True from the first fit on"
             )
         # A fit that goes on with the same rows must not train on rows that were held out before.
         fractions = float(self.validation_fraction), float(self.calibration_fraction)

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.data import Split
-from ltnode.estimators.budget import averaging
 from ltnode.estimators.epochs import Course, Patience, TableTraining
 from ltnode.estimators.held_out import clearly_better, log_likelihoods, mean_difference
 from ltnode.estimators.networks import TableModel, balanced_samples, copy_to_varying_
 from ltnode.estimators.uncertainty import FloatArray
 from ltnode.training import TrainConfig
+from ltnode.training.status import TrainingError
 from ltnode.typing import Tensor
 
 _CONTINUED = 0.5
@@ -137,17 +137,21 @@ def repeated(recipe: Recipe, chosen: Candidate, part: WeightedPart, held_out: We
         held_out: The rows that were held out.
 
     Returns:
-        The last training; None if its model answers the rows that were held out worse than the candidate, which has not seen
-        them: such a training has failed, for example because its last step was a large one.
+        The last training; None if it failed: its model answers the rows that were held out worse than that of the candidate,
+        which has not seen them, for example because its last step was a large one.
     """
     training: TableTraining | None = None
     for stage in chosen.stages:
-        assert stage.softening is not None
+        if stage.softening is None:  # no epoch had a finite likelihood
+            return None
         model = recipe.new_model(part.split, stage.noise)
         if training is not None:
             copy_to_varying_(model, training.model)
         training = recipe.training(model, part, stage.share)
-        training.repeat(stage.progress, stage.softening, recipe.samples)
+        try:
+            training.repeat(stage.progress, stage.softening, recipe.samples)
+        except TrainingError:
+            return None
         training.finish()
     assert training is not None
     values, reference = (log_likelihoods_of(model, held_out, recipe.samples) for model in (training.model, chosen.training.model))

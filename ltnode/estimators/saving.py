@@ -98,7 +98,7 @@ def _described(estimator: LTNodeEstimator) -> dict[str, Any]:
         "validation_rows": None if estimator.validation_rows_ is None else estimator.validation_rows_.tolist(),
         "calibration_rows": None if estimator.calibration_rows_ is None else estimator.calibration_rows_.tolist(),
         "split_seed": getattr(estimator, "_split_seed", 0),
-        "refitted": estimator._refitted,
+        "refitted": getattr(estimator, "_refitted", False),
     }
 
 

@@ -13,6 +13,7 @@ from ltnode.data import Split
 from ltnode.errors import InputError
 from ltnode.estimators import base, candidates
 from ltnode.estimators.epochs import Patience, TableTraining
+from ltnode.training.status import RunStatus, TrainingError
 
 SHORT = {"max_epochs": 6, "members": 2, "random_state": 0}
 
@@ -93,11 +94,20 @@ def test_the_rows_that_chose_are_learnt(table):
     assert first.validation_scores_ == again.validation_scores_
 
 
-def test_a_failed_second_training_is_discarded(table, monkeypatch):
+def untrained(*words):
+    """A training that does nothing."""
+
+
+def broken(*words):
+    raise TrainingError(RunStatus.NON_FINITE, "the loss of step 0 is nan")
+
+
+@pytest.mark.parametrize("repeat", [untrained, broken])
+def test_a_failed_second_training_is_discarded(table, monkeypatch, repeat):
     """If it ends worse on the rows that it has seen than the first one, which has not: the bits of a fit without it."""
     X, y = table
     expected = ltnode.LTNodeRegressor(refit=False, **SHORT).fit(X, y)
-    monkeypatch.setattr(TableTraining, "repeat", lambda *words: None)  # untrained
+    monkeypatch.setattr(TableTraining, "repeat", repeat)
     model = ltnode.LTNodeRegressor(refit=True, **SHORT).fit(X, y)
     assert (model.predict(X) == expected.predict(X)).all()
 
