@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.data import Split
-from ltnode.estimators.epochs import Course, Patience, TableTraining
-from ltnode.estimators.held_out import clearly_better, log_likelihoods, mean_difference
+from ltnode.estimators.epochs import Choice, Course, Patience, TableTraining
+from ltnode.estimators.held_out import clearly_better, log_likelihoods
 from ltnode.estimators.networks import TableModel, balanced_samples, copy_to_varying_
 from ltnode.estimators.uncertainty import FloatArray
 from ltnode.training import TrainConfig
@@ -70,20 +70,24 @@ class Stage:
         noise: Kind of the noise of the model.
         share: The share of epochs and learning rate.
         progress: The best epoch, as a share of the epochs of a whole training.
+        level: Log-likelihood, per row, of the rows that were trained on and those that were held out together.
         softening: The softening that held-out rows have chosen; None without them.
     """
 
     noise: str
     share: float
-    progress: float
-    softening: Tensor | None
+    progress: float = 1.0
+    level: float = math.inf
+    softening: Tensor | None = None
 
     @classmethod
-    def of(cls, noise: str, share: float, training: TableTraining, course: Course) -> Stage:
-        """Describe a training that has ended."""
-        if course.choice is None:
-            return cls(noise, share, 1.0, None)
-        return cls(noise, share, course.choice.epochs / training.config.epochs, course.choice.softening)
+    def of(cls, noise: str, share: float, training: TableTraining, choice: Choice | None, held_out: int) -> Stage:
+        """Describe a training that has ended, with the number of held-out rows."""
+        if choice is None:
+            return cls(noise, share)
+        trained = len(training.data.train)
+        level = (trained * choice.trained + held_out * choice.log_likelihood) / (trained + held_out)
+        return cls(noise, share, choice.epochs / training.config.epochs, level, choice.softening)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +113,8 @@ def trained_candidate(
     selecting = (None, None) if held_out is None else (held_out.split, held_out.weights)
     course = training.run(recipe.patience, selecting[0], recipe.samples, selecting[1], recipe.report)
     training.finish()
-    return Candidate(training, course, (Stage.of(noise, share, training, course),))
+    stage = Stage.of(noise, share, training, course.choice, 0 if held_out is None else len(held_out.split))
+    return Candidate(training, course, (stage,))
 
 
 def chosen_candidate(recipe: Recipe, noises: Sequence[str], trained: WeightedPart, held_out: WeightedPart | None) -> Candidate:
@@ -127,35 +132,28 @@ def chosen_candidate(recipe: Recipe, noises: Sequence[str], trained: WeightedPar
     return candidate
 
 
-def repeated(recipe: Recipe, chosen: Candidate, part: WeightedPart, held_out: WeightedPart) -> TableTraining | None:
-    """Repeat the trainings of a candidate on more rows, each as far as held-out rows have chosen.
+def repeated(recipe: Recipe, stages: Sequence[Stage], part: WeightedPart) -> TableTraining | None:
+    """Repeat the trainings that made a model on more rows, those that were held out among them; return the last one.
 
-    Args:
-        recipe: The recipe of the candidate.
-        chosen: The candidate.
-        part: The rows to train on, those that were held out among them.
-        held_out: The rows that were held out.
-
-    Returns:
-        The last training; None if it failed: its model answers the rows that were held out worse than that of the candidate,
-        which has not seen them, for example because its last step was a large one.
+    Returns None if it failed: there is no finite choice to repeat, a step was not finite, or the training ended before its model
+    was as good on these rows as the first one, which has not seen all of them.
     """
     training: TableTraining | None = None
-    for stage in chosen.stages:
-        if stage.softening is None:  # no epoch had a finite likelihood
+    for stage in stages:
+        if stage.softening is None:
             return None
         model = recipe.new_model(part.split, stage.noise)
         if training is not None:
             copy_to_varying_(model, training.model)
         training = recipe.training(model, part, stage.share)
+        epochs = max(1, round(stage.progress * training.config.epochs))
         try:
-            training.repeat(stage.progress, stage.softening, recipe.samples)
+            if not training.repeat(epochs, stage.level, stage.softening, recipe.samples):
+                return None
         except TrainingError:
             return None
         training.finish()
-    assert training is not None
-    values, reference = (log_likelihoods_of(model, held_out, recipe.samples) for model in (training.model, chosen.training.model))
-    return training if mean_difference(values, reference, held_out.weights) >= 0 else None
+    return training
 
 
 def best_candidate(candidates: Sequence[Candidate], held_out: WeightedPart, samples: int) -> Candidate:

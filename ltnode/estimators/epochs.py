@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ltnode.data import Dataset, Split
 from ltnode.device import choose_device
-from ltnode.estimators.held_out import judge, soften_
+from ltnode.estimators.held_out import Judgement, judge, soften_
 from ltnode.estimators.networks import TableModel, balanced_samples
 from ltnode.estimators.steps import table_steps
 from ltnode.training.batches import TrainingData
@@ -30,10 +30,14 @@ class Choice:
     Attributes:
         epochs: Number of epochs after which the training was at its best.
         softening: The softening with which they are judged there; see `ltnode.estimators.held_out`.
+        log_likelihood: Their log-likelihood there.
+        trained: That of the rows that were trained on, with the softening that is best for them.
     """
 
     epochs: int
     softening: Tensor
+    log_likelihood: float
+    trained: float = -math.inf
 
 
 @dataclass
@@ -127,7 +131,8 @@ class TableTraining:
                     value = judgement.log_likelihood
                     course.scores.append(value)
                     if value > best:
-                        kept, course.choice = self._state(), Choice(epoch + 1, judgement.softening)
+                        kept = self._state()
+                        course.choice = Choice(epoch + 1, judgement.softening, value)
             if on_epoch is not None:
                 on_epoch(course)
             if not judged:
@@ -140,22 +145,40 @@ class TableTraining:
             self._keep_average()
         else:
             self.model.load_state_dict(kept)
-        self._soften(None if course.choice is None else course.choice.softening, samples)
+        trained = self._soften(None if course.choice is None else course.choice.softening, samples)
+        if course.choice is not None:
+            course.choice = replace(course.choice, trained=trained)
         return course
 
-    def repeat(self, progress: float, softening: Tensor, samples: int = 10) -> None:
-        """Train and soften as far as the held-out rows of another training have chosen.
+    def repeat(self, epochs: int, level: float, softening: Tensor, samples: int = 10) -> bool:
+        """Train as far as another training, which held-out rows have judged, and soften as they have chosen.
+
+        An epoch at which that training was at its best was so partly by luck. This one therefore goes on until the rows that it
+        is trained on have the log-likelihood that the other model gives them.
 
         Args:
-            progress: The best epoch, as a share of the epochs of the configuration.
+            epochs: Number of epochs after which the other training was at its best.
+            level: The log-likelihood of the rows, per row and with the best softening.
             softening: The softening.
             samples: Number of end-times per prediction.
+
+        Returns:
+            Whether the log-likelihood was reached.
         """
-        for epoch in range(max(1, round(progress * self.config.epochs))):
+        reached, samples = False, balanced_samples(self.model, samples)
+        apart = max(1, self.config.epochs // _JUDGEMENTS)
+        for epoch in range(self.config.epochs):
             self._steps.set_rate(self.config.lr_factor(epoch))
             self.run_epoch()
+            past = epoch + 1 - epochs
+            if past >= 0 and past % apart == 0:
+                with self._steps.averaged():
+                    reached = self._judgement(samples).log_likelihood >= level
+                if reached:
+                    break
         self._keep_average()
-        self._soften(softening, balanced_samples(self.model, samples))
+        self._soften(softening, samples)
+        return reached
 
     def _keep_average(self) -> None:
         with self._steps.averaged():
@@ -165,12 +188,16 @@ class TableTraining:
     def _state(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-    def _soften(self, softening: Tensor | None, samples: int) -> None:
-        """Soften by this much, or by as much as the training rows demand."""
+    def _soften(self, softening: Tensor | None, samples: int) -> float:
+        """Soften by this much, or by as much as the training rows demand; return their log-likelihood with the latter."""
+        trained = self._judgement(samples)
+        soften_(self.model, trained.softening if softening is None else torch.maximum(softening, trained.softening))
+        return trained.log_likelihood
+
+    def _judgement(self, samples: int) -> Judgement:
+        """The judgement of the training rows."""
         x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
-        weights = None if self.weights is None else self.weights[: len(y)]
-        trained = judge(self.model.predict(x, samples), y, weights).softening
-        soften_(self.model, trained if softening is None else torch.maximum(softening, trained))
+        return judge(self.model.predict(x, samples), y, None if self.weights is None else self.weights[: len(y)])
 
     def finish(self) -> None:
         """Fit the prediction grid, and delete the gradients."""

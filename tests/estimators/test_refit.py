@@ -13,6 +13,7 @@ from ltnode.data import Split
 from ltnode.errors import InputError
 from ltnode.estimators import base, candidates
 from ltnode.estimators.epochs import Patience, TableTraining
+from ltnode.estimators.held_out import judge
 from ltnode.training.status import RunStatus, TrainingError
 
 SHORT = {"max_epochs": 6, "members": 2, "random_state": 0}
@@ -44,7 +45,8 @@ def test_repeating_a_training_on_the_same_rows_gives_the_same_model(rng, task):
     course = first.run(Patience(100, 0.0), held_out)
     assert course.choice is not None
     again, _ = training(state, task)
-    again.repeat(course.choice.epochs / 12, course.choice.softening)
+    assert again.repeat(course.choice.epochs, course.choice.trained, course.choice.softening)
+    assert again.epoch == course.choice.epochs
     for name, value in first.model.state_dict().items():
         assert torch.equal(value, again.model.state_dict()[name]), name
 
@@ -56,15 +58,15 @@ def test_the_second_training_has_all_rows_but_those_that_calibrate(table, monkey
     seen = []
     original = candidates.repeated
 
-    def spied(recipe, chosen, part, held_out):
-        seen.append((part.split.x.numpy().copy(), len(held_out.split), len(chosen.training.data.train)))
-        return original(recipe, chosen, part, held_out)
+    def spied(recipe, stages, part):
+        seen.append(part.split.x.numpy().copy())
+        return original(recipe, stages, part)
 
     monkeypatch.setattr(base, "repeated", spied)
     model = ltnode.LTNodeRegressor(**SHORT) if kind == "targets" else ltnode.LTNodeClassifier(**SHORT)
     model.fit(X, y if kind == "targets" else (y > 0).astype(int))
-    ((rows, selecting, trained),) = seen
-    assert (len(rows), selecting, trained) == (141, 21, 120)
+    (rows,) = seen
+    assert len(rows) == 141 and len(model.validation_rows_) == 21
     kept = np.setdiff1d(np.arange(160), model.calibration_rows_)
     np.testing.assert_allclose(rows, model.scaler_.transform(X[kept]), rtol=1e-12)
 
@@ -94,22 +96,49 @@ def test_the_rows_that_chose_are_learnt(table):
     assert first.validation_scores_ == again.validation_scores_
 
 
-def untrained(*words):
+def not_reached(*words):
     """A training that does nothing."""
+    return False
 
 
 def broken(*words):
     raise TrainingError(RunStatus.NON_FINITE, "the loss of step 0 is nan")
 
 
-@pytest.mark.parametrize("repeat", [untrained, broken])
+@pytest.mark.parametrize("repeat", [not_reached, broken])
 def test_a_failed_second_training_is_discarded(table, monkeypatch, repeat):
-    """If it ends worse on the rows that it has seen than the first one, which has not: the bits of a fit without it."""
+    """The bits are those of a fit without it."""
     X, y = table
     expected = ltnode.LTNodeRegressor(refit=False, **SHORT).fit(X, y)
     monkeypatch.setattr(TableTraining, "repeat", repeat)
     model = ltnode.LTNodeRegressor(refit=True, **SHORT).fit(X, y)
     assert (model.predict(X) == expected.predict(X)).all()
+
+
+def test_a_second_training_goes_on_until_it_is_as_good(rng):
+    """A level that an early epoch does not reach is reached later, and one that no epoch reaches is not."""
+    first, held_out = training(rng, "regression", epochs=30)
+    goal = first.run(Patience(100, 0.0), held_out).choice.trained
+    for level, reached in ((goal - 0.1, True), (goal + 5, False)):
+        again, _ = training(np.random.default_rng(1), "regression", epochs=30)
+        assert again.repeat(1, level, torch.ones(()).double()) == reached
+        x, y = again.data.train.x, again.data.train.y
+        assert (judge(again.model.predict(x), y).log_likelihood >= level) == reached
+        assert 1 < again.epoch < 30 if reached else again.epoch == 30
+
+
+def test_the_level_is_that_of_all_rows(rng):
+    """80 rows that were trained on and 40 that were held out: the mean of their log-likelihoods, weighted by their numbers."""
+    one, held_out = training(rng, "regression")
+    choice = one.run(Patience(100, 0.0), held_out).choice
+    stage = candidates.Stage.of("constant", 1.0, one, choice, len(held_out))
+    assert stage.level == pytest.approx((80 * choice.trained + 40 * choice.log_likelihood) / 120, rel=1e-12)
+    assert stage.progress == choice.epochs / 12
+
+
+@pytest.mark.no_typecheck
+def test_nothing_is_repeated_if_nothing_finite_was_chosen():
+    assert candidates.repeated(None, [candidates.Stage("constant", 1.0)], None) is None
 
 
 def test_automatic_is_for_small_tables_without_warm_start(table, monkeypatch):
