@@ -55,6 +55,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
     _prior: ClassVar[float] = 0.0
     """Automatic L2 penalty of the weights, summed over the rows."""
     schema_: Schema | None
+    model_: TableModel
 
     def __init__(
         self,
@@ -190,7 +191,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             chosen = chosen_candidate(recipe, self._noises(held_out is not None), trained, held_out)
         again = None
         if held_out is not None and self._repeats(len(given)):
-            again = repeated(recipe, chosen.stages, WeightedPart.of(table, given.weights, parts.known))
+            again = repeated(recipe, chosen, WeightedPart.of(table, given.weights, parts.known), held_out)
         self._refitted = again is not None
         self.model_ = knowing_model(chosen.training, again, held_out, calibration, int(self.samples))
         self._calibrate(None if calibration is None else calibration.split)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ltnode.data import Split
 from ltnode.estimators.epochs import Choice, Course, Patience, TableTraining
-from ltnode.estimators.held_out import clearly_better, log_likelihoods
+from ltnode.estimators.held_out import clearly_better, log_likelihoods, mean_difference
 from ltnode.estimators.networks import TableModel, balanced_samples, copy_to_varying_
 from ltnode.estimators.uncertainty import FloatArray
 from ltnode.training import TrainConfig
@@ -132,14 +132,21 @@ def chosen_candidate(recipe: Recipe, noises: Sequence[str], trained: WeightedPar
     return candidate
 
 
-def repeated(recipe: Recipe, stages: Sequence[Stage], part: WeightedPart) -> TableTraining | None:
-    """Repeat the trainings that made a model on more rows, those that were held out among them; return the last one.
+def repeated(recipe: Recipe, chosen: Candidate, part: WeightedPart, held_out: WeightedPart) -> TableTraining | None:
+    """Repeat the trainings of a candidate on more rows, as far as held-out rows have chosen.
 
-    Returns None if it failed: there is no finite choice to repeat, a step was not finite, or the training ended before its model
-    was as good on these rows as the first one, which has not seen all of them.
+    Args:
+        recipe: The recipe of the candidate.
+        chosen: The candidate.
+        part: The rows to train on, those that were held out among them.
+        held_out: The rows that were held out.
+
+    Returns:
+        The last training; None if it failed: there is no finite choice to repeat, a step was not finite, or its model answers the
+        rows that were held out worse than that of the candidate, which has not seen them.
     """
     training: TableTraining | None = None
-    for stage in stages:
+    for stage in chosen.stages:
         if stage.softening is None:
             return None
         model = recipe.new_model(part.split, stage.noise)
@@ -148,12 +155,13 @@ def repeated(recipe: Recipe, stages: Sequence[Stage], part: WeightedPart) -> Tab
         training = recipe.training(model, part, stage.share)
         epochs = max(1, round(stage.progress * training.config.epochs))
         try:
-            if not training.repeat(epochs, stage.level, stage.softening, recipe.samples):
-                return None
+            training.repeat(epochs, stage.level, stage.softening, recipe.samples)
         except TrainingError:
             return None
         training.finish()
-    return training
+    assert training is not None
+    values, reference = (log_likelihoods_of(model, held_out, recipe.samples) for model in (training.model, chosen.training.model))
+    return training if mean_difference(values, reference, held_out.weights) >= 0 else None
 
 
 def best_candidate(candidates: Sequence[Candidate], held_out: WeightedPart, samples: int) -> Candidate:

@@ -150,22 +150,19 @@ class TableTraining:
             course.choice = replace(course.choice, trained=trained)
         return course
 
-    def repeat(self, epochs: int, level: float, softening: Tensor, samples: int = 10) -> bool:
+    def repeat(self, epochs: int, level: float, softening: Tensor, samples: int = 10) -> None:
         """Train as far as another training, which held-out rows have judged, and soften as they have chosen.
 
         An epoch at which that training was at its best was so partly by luck. This one therefore goes on until the rows that it
-        is trained on have the log-likelihood that the other model gives them.
+        is trained on have the log-likelihood that the other model gives them, at most for all epochs of the configuration.
 
         Args:
             epochs: Number of epochs after which the other training was at its best.
             level: The log-likelihood of the rows, per row and with the best softening.
             softening: The softening.
             samples: Number of end-times per prediction.
-
-        Returns:
-            Whether the log-likelihood was reached.
         """
-        reached, samples = False, balanced_samples(self.model, samples)
+        samples = balanced_samples(self.model, samples)
         apart = max(1, self.config.epochs // _JUDGEMENTS)
         for epoch in range(self.config.epochs):
             self._steps.set_rate(self.config.lr_factor(epoch))
@@ -178,7 +175,6 @@ class TableTraining:
                     break
         self._keep_average()
         self._soften(softening, samples)
-        return reached
 
     def _keep_average(self) -> None:
         with self._steps.averaged():
