@@ -3,10 +3,10 @@
 usage: python benchmarks/tabular.py [--repeats 3] [--only wine,iris] [--json FILE]
        python benchmarks/tabular.py --render        # only write the tables of the record into the pages
 
-Five data sets that scikit-learn ships and two that it generates; the same random splits (a fifth is the test part, stratified) for all methods. Nothing
-is tuned on them: fixed settings, inputs standardised on the training part. Probabilities are floored at 1e-3 for every method,
-because a forest gives exact zeros. Regressors without a noise model (forest, boosting, MLP, ensemble) get a constant Gaussian
-noise from the residuals of 15 % of the training rows, which are not trained on, as ours holds out as many.
+Five data sets that scikit-learn ships and two that it generates; the same random splits (a fifth is the test part, stratified)
+for all methods. Nothing is tuned on them: fixed settings, inputs standardised on the training part. Probabilities are floored at
+1e-3 for every method, because a forest gives exact zeros. Regressors without a noise model (forest, boosting, MLP, ensemble) get a
+constant Gaussian noise from the residuals of 15 % of the training rows, which are not trained on, as ours holds out as many.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ BEGIN, END = "<!-- begin: benchmarks/tabular.py -->", "<!-- end -->"
 SHIPPED = ("breast_cancer", "wine", "iris", "digits")
 COMPARED = ("MLP", "deep ensemble", "gradient boosting")
 MARGIN, ASKED = 0.01, 3
-"""On so many of the sets that scikit-learn ships, the log loss should be at most so much behind the best of the compared methods."""
+"""By how much the log loss may be behind the best of the compared methods, and on how many of the shipped sets."""
 FLOOR = 1e-3
 COVERAGE = 0.9
 MEMBERS = 5
