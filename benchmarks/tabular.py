@@ -5,8 +5,8 @@ usage: python benchmarks/tabular.py [--repeats 3] [--only wine,iris] [--json FIL
 
 Five data sets that scikit-learn ships and two that it generates; the same random splits (a fifth is the test part, stratified)
 for all methods. Nothing is tuned on them: fixed settings, inputs standardised on the training part. Probabilities are floored at
-1e-3 for every method, because a forest gives exact zeros. Regressors without a noise model (forest, boosting, MLP, ensemble) get a
-constant Gaussian noise from the residuals of 15 % of the training rows, which are not trained on, as ours holds out as many.
+1e-3 for every method, because a forest gives exact zeros. Regressors without noise (forest, boosting, MLP, ensemble) get a
+constant one from the residuals of 15 % of the training rows, which are not trained on, as ours holds out as many.
 """
 
 from __future__ import annotations
