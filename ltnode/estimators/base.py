@@ -37,8 +37,8 @@ _LOG = logging.getLogger("ltnode")
 # in float32 where `ltnode.accelerate.stacked` supports the network.
 _DTYPE = torch.float64
 _CHUNK = 4096
-_REFIT_BELOW = 2000
-"""Rows below which a fit is worth twice the time."""
+_REFIT_BELOW = 600
+"""Rows below which a second training is worth its time."""
 # The initial stem of ltnode.build is made for one feature and data with gaps; with several features, a quarter of its weights
 # gives a smoother start.
 _STEM_GAIN = 0.25
@@ -107,7 +107,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
                 of a new row is ranked among theirs, which gives its familiarity. Nothing is held out of fewer than 100 rows,
                 without early stopping, or with 0; the familiarity is then NaN.
             refit: After the rows that were held out by ``validation_fraction`` have chosen, train again on them, too, with what
-                they have chosen; the calibration rows stay held out. ``"auto"``: with fewer than 2,000 rows, which profit most,
+                they have chosen; the calibration rows stay held out. ``"auto"``: with fewer than 600 rows, which profit most,
                 and without ``warm_start``, whose next fit would choose on rows that have been trained on.
             n_iter_no_change: Stop after this many consecutive judged epochs without an improvement by more than ``tol``.
             tol: Smallest improvement that counts, in nats per example.
