@@ -44,7 +44,7 @@ class PathFeatures:
         """Return what the density uses as one vector per input: all states of vectors, or some pooled states and shapes."""
         if self.shape is None:
             return _flat(self.states)
-        return torch.cat([_flat(self.states[list(_DENSITY_TIMES)]), _flat(self.shape)], dim=1)
+        return torch.cat([_flat(_at_density_times(self.states)), _flat(self.shape)], dim=1)
 
     @classmethod
     def cat(cls, parts: Sequence[PathFeatures]) -> PathFeatures:
@@ -79,7 +79,12 @@ def path_features(states: Float[Tensor, "K B *state"], last_logits: Float[Tensor
     if states.ndim == 4:
         return PathFeatures(_bounded(torch.cat([states.mean(dim=2), states.mean(dim=3)], dim=2)), None, energy)
     positions = states.flatten(3)
-    return PathFeatures(_bounded(positions.mean(dim=3)), _bounded(_normalised_relu(positions[list(_DENSITY_TIMES)])), energy)
+    return PathFeatures(_bounded(positions.mean(dim=3)), _bounded(_normalised_relu(_at_density_times(positions))), energy)
+
+
+def _at_density_times(values: Float[Tensor, "K *rest"]) -> Float[Tensor, "k *rest"]:
+    # Not by a list of positions, which would be copied to the device.
+    return torch.stack([values[m] for m in _DENSITY_TIMES])
 
 
 def _normalised_relu(positions: Float[Tensor, "k B C P"]) -> Float[Tensor, "k B C"]:
@@ -95,13 +100,21 @@ def _bounded(features: Float[Tensor, "K B F"]) -> Float[Tensor, "K B D"]:
     width = features.shape[2]
     if width <= _LARGEST_WIDTH:
         return features
-    signed = functional.pad(features * _signs(width).to(features), (0, -width % _LARGEST_WIDTH))
+    kept = features.is_cuda and not torch.compiler.is_compiling()
+    signs = _signs_on(features.device, width, features.dtype) if kept else _signs(width).to(features)
+    signed = functional.pad(features * signs, (0, -width % _LARGEST_WIDTH))
     return signed.unflatten(2, (-1, _LARGEST_WIDTH)).sum(dim=2)
 
 
 @cache
 def _signs(width: int) -> Float[Tensor, " F"]:
     return torch.randint(2, (width,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
+
+
+@cache  # a captured program must not copy from the host
+def _signs_on(device: torch.device, width: int, dtype: torch.dtype) -> Float[Tensor, " F"]:
+    with torch.inference_mode(False):
+        return _signs(width).to(device, dtype)
 
 
 def _flat(features: Float[Tensor, "K B F"]) -> Float[Tensor, "B D"]:
