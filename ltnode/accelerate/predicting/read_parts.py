@@ -44,7 +44,7 @@ class ReadParts:
             (vars(m), name, value)
             for m in self._modules
             for name, value in vars(m).items()
-            if name != "training" and isinstance(value, _PLAIN)
+            if name != "training" and not name.startswith("_") and isinstance(value, _PLAIN)
         ]
         self._solver, self._likelihood = model.solver, model.likelihood
 
