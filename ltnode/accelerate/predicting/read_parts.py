@@ -32,35 +32,41 @@ class ReadParts:
     """The tensors, layers and plain attributes of a model, as they were when its predictions were captured."""
 
     def __init__(self, model: LatentTimeODE) -> None:
-        self._modules = list(model.modules())
-        self._tables = [table for m in self._modules for table in (m._parameters, m._buffers, m._modules)]
+        modules = list(model.modules())
+        self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self._tables = [table for m in modules for table in (m._parameters, m._buffers, m._modules)]
         self._sizes = [len(table) for table in self._tables]
         self._entries: list[tuple[dict[str, Any], str, Any]] = [
             (table, name, value) for table in self._tables for name, value in table.items()
         ]
         tensors = [value for *_, value in self._entries if isinstance(value, torch.Tensor)]
-        self._addresses = [(tensor, tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in tensors]
+        self._pointers = [tensor.data_ptr for tensor in tensors]
+        self._addresses = self._pointed()
         self._attributes = [
             (vars(m), name, value)
-            for m in self._modules
+            for m in modules
             for name, value in vars(m).items()
             if name != "training" and not name.startswith("_") and isinstance(value, _PLAIN)
         ]
+        self._values = [value for *_, value in self._attributes]
         self._solver, self._likelihood = model.solver, model.likelihood
 
     def unchanged(self, model: LatentTimeODE) -> bool:
         """Whether nothing has been replaced, added or removed."""
-        return (
-            all(len(table) == size for table, size in zip(self._tables, self._sizes, strict=True))
-            and all(table.get(name) is value for table, name, value in self._entries)
-            and all(t.data_ptr() == p and t.shape == s and t.dtype == d for t, p, s, d in self._addresses)
-            and all(table.get(name) == value for table, name, value in self._attributes)
-            and model.solver is self._solver
-            and model.likelihood is self._likelihood
-        )
+        if model.solver is not self._solver or model.likelihood is not self._likelihood:
+            return False
+        if [len(table) for table in self._tables] != self._sizes or self._pointed() != self._addresses:
+            return False
+        for table, name, value in self._entries:
+            if table.get(name) is not value:
+                return False
+        return [table.get(name) for table, name, _ in self._attributes] == self._values
+
+    def _pointed(self) -> list[int]:
+        return [pointer() for pointer in self._pointers]
 
     def watched(self) -> bool:
         """Whether a hook watches a layer; a graph would not call it."""
         if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
             return True
-        return any(m._forward_hooks or m._forward_pre_hooks for m in self._modules)
+        return any(self._hooks)
