@@ -166,6 +166,11 @@ class Familiarity(FittedModule):
         """Whether `fit` was called."""
         return self.spreads.numel() > 0
 
+    @property
+    def density_only(self) -> bool:
+        """Whether the distance needs the path only at the times of the density of pooled states."""
+        return self.path.scale.numel() != N_TIMES * cast(TiedGaussian, self.over_time[0]).scale.numel()
+
     @torch.no_grad()
     def fit(self, features: PathFeatures, labels: Tensor | None, input_mean: Tensor, base_rates: Tensor | None) -> None:
         """Fit the densities on training inputs, and standardise the scores on them.
@@ -215,9 +220,10 @@ class Familiarity(FittedModule):
 
     def forward(self, features: PathFeatures) -> Float[Tensor, " B"]:
         """Return the distances of a batch: about 0 for typical training inputs, and unbounded."""
-        standardised = (self._scores(features) - self.centres[:, None]) / self.spreads[:, None]
-        n = standardised.shape[0]
-        return (torch.logsumexp(_SHARPNESS * standardised, dim=0) - math.log(n)) / _SHARPNESS
+        sharp = (self._scores(features) - self.centres[:, None]) * (_SHARPNESS / self.spreads)[:, None]
+        if sharp.shape[0] == 1:
+            return sharp[0] / _SHARPNESS
+        return (torch.logaddexp(sharp[0], sharp[1]) - math.log(2)) / _SHARPNESS
 
     def profile(self, states: Float[Tensor, "K B F"]) -> Float[Tensor, "K B"]:
         """Return the distance of the state at every fixed time, in units of that of a typical training input."""
