@@ -47,7 +47,7 @@ class TiedGaussian(FittedModule):
     def __init__(self) -> None:
         super().__init__()
         self.declare("scale", "means", "factor")
-        self._wide_factor: Kept[Tensor] = Kept()
+        self._kept: Kept[tuple[Tensor, Tensor, Tensor, Tensor]] = Kept()
 
     def fit(self, features: Float[Tensor, "N D"], labels: Tensor | None) -> None:
         """Fit means and covariance in float64; without labels there is one class."""
@@ -69,16 +69,28 @@ class TiedGaussian(FittedModule):
 
     def forward(self, features: Float[Tensor, "B D"]) -> Float[Tensor, " B"]:
         """Return the logarithm of the squared Mahalanobis distance to the nearest mean, per feature."""
-        whitened = (features / self.scale) @ self._factor(features.dtype)
-        squared = (whitened[:, None] - self.means[None]).square().sum(dim=2).amin(dim=1)
+        factor, origin, means, squares = self._prepared(features.dtype)
+        whitened = torch.addmm(origin, features, factor)
+        # Relative to their own mean, the means are small, so that little cancels in this sum.
+        to_means = torch.addmm(squares, whitened, means, alpha=-2.0).amin(dim=1)
+        squared = (whitened.square().sum(dim=1) + to_means).clamp_min(0.0)
         return torch.log(squared / self.scale.shape[0] + torch.finfo(features.dtype).tiny)
 
-    def _factor(self, dtype: torch.dtype) -> Tensor:
-        """The factor in the precision of the features; kept on a CPU, where the conversion takes a third of the time."""
+    def _prepared(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What depends on the fit alone; kept on a CPU, where it takes half of the time."""
         factor = self.factor
         if factor.device.type != "cpu" or traced(factor) or factor.is_inference():
-            return factor.to(dtype)
-        return self._wide_factor.get(factor, (factor._version, dtype), lambda: factor.to(dtype))
+            return self._prepare(dtype)
+        key = (factor._version, self.scale._version, self.means._version, dtype)
+        parts = (factor, self.scale, self.means)
+        return self._kept.get(factor, (key, *map(id, parts)), lambda: self._prepare(dtype))
+
+    def _prepare(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Factor of the unscaled features, minus the mean of the means, the means without it, and their squared norms."""
+        origin = self.means.mean(dim=0)
+        means = self.means - origin
+        factor = self.factor.to(dtype) / self.scale[:, None]
+        return factor, -origin, means.T.contiguous(), means.square().sum(dim=1)
 
     def shape_problem(self) -> str | None:
         """Check that the restored tensors belong together."""
