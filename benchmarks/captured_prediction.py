@@ -130,8 +130,8 @@ def main() -> None:
                 wanted = WANTED_ONE if batch == 1 else WANTED.get((precision, batch))
                 met = "" if wanted is None else f"  (wanted: {wanted:g}{'' if took['with'] <= wanted else ', MISSED'})"
                 print(
-                    f"{way:10s} {precision} batch {batch:5d} {took['with']:9.3f} ms for {len(some):6d} images, {took['without']:9.3f} "
-                    f"without familiarity, ratio {ratio:.3f}, {stats}{met}",
+                    f"{way:10s} {precision} batch {batch:5d} {took['with']:9.3f} ms for {len(some):6d} images, "
+                    f"{took['without']:9.3f} without familiarity, ratio {ratio:.3f}, {stats}{met}",
                     flush=True,
                 )
     with using(executions["kernels"]), in_precision("fp32", device):

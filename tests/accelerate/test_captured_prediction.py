@@ -114,9 +114,7 @@ def test_the_prediction_is_that_of_the_reference(
     assert counted.captures >= 1 and counted.replays >= 2  # random end-times may end in different steps
 
 
-def test_a_size_is_captured_at_its_second_prediction_and_shared_by_similar_sizes(
-    emulated: None, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_size_is_captured_at_its_second_prediction_and_shared_by_similar_sizes(emulated: None, monkeypatch: pytest.MonkeyPatch):
     model, counted = model_of(), Counted(monkeypatch)
     for size, captures in ((5, 0), (7, 1), (8, 1), (3, 1), (4, 2), (6, 2)):
         counted.predict(model, inputs(size))

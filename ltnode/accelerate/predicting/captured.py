@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from threading import Lock
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 
 from ltnode.accelerate.predicting.graphs import ChangedError, ModelGraphs
 from ltnode.accelerate.predicting.read_parts import unsupported_reason_model
-from ltnode.models.contract import Draw
+from ltnode.models.contract import Draw, check_draw
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.prediction import Prediction
 from ltnode.ode.replay import traced
@@ -34,8 +35,9 @@ class CapturedPredictions:
         self._graphs: WeakKeyDictionary[nn.Module, ModelGraphs] = WeakKeyDictionary()
         self._reasons: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
-    def predict(self, model: nn.Module, x: Tensor, samples: int, draw: Draw, seed: int) -> Prediction | None:
+    def predict(self, model: nn.Module, x: Tensor, samples: int, draw: str, seed: int) -> Prediction | None:
         """Return the prediction on the stored grid; None asks the caller to compute it."""
+        check_draw(draw)
         reason = self._unsupported_reason(model, x, samples)
         if reason is None:
             assert isinstance(model, LatentTimeODE)
@@ -45,7 +47,7 @@ class CapturedPredictions:
                     graphs.forget(model)
                 reason = graphs.refused or ("a hook watches a layer" if graphs.parts.watched() else None)
                 if reason is None:
-                    return self._attempt(graphs, model, x, samples, draw, seed)
+                    return self._attempt(graphs, model, x, samples, cast(Draw, draw), seed)
         if x.is_cuda and self._reasons.get(model) != reason:
             self._reasons[model] = reason
             _LOG.debug("predictions run without a CUDA graph: %s", reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -129,10 +129,11 @@ class SinglePass:
         finite = states.flatten(2).sum(dim=(0, 2)).isfinite()
         passed = finite & ~(needed & ~(norms < 1.0)).any(dim=0)
         status = torch.cat([passed.double(), own_end.max().reshape(1), host_values(model)])
-        known = {"outputs": prediction.outputs, "times": prediction.times, "noise": prediction.noise}
-        known |= {name: getattr(prediction, name) for name in _PER_INPUT}
-        self._names = tuple(name for name, value in known.items() if value is not None)
-        return status, *(known[name].contiguous() for name in self._names)
+        candidates = {"outputs": prediction.outputs, "times": prediction.times, "noise": prediction.noise}
+        candidates |= {name: getattr(prediction, name) for name in _PER_INPUT}
+        known = {name: value.contiguous() for name, value in candidates.items() if value is not None}
+        self._names = tuple(known)
+        return status, *known.values()
 
     def _trajectory(self, model: LatentTimeODE, h: Tensor, times: Tensor) -> Replay:
         """States at the times, and the error norm of every step and row (n, B)."""
@@ -165,7 +166,9 @@ class SinglePass:
         self._fill(x, times)
         self._graph.replay()
         status, *tensors = self._outputs
-        copies = {name: self._own(name, value, count).clone() for name, value in zip(self._names, tensors, strict=True)}
+        copies: dict[str, Any] = {
+            name: self._own(name, value, count).clone() for name, value in zip(self._names, tensors, strict=True)
+        }
         values = status.cpu()
         prediction = Prediction(self._task, **copies)
         return PassResult(prediction, values[:count] > 0, float(values[rows]), tuple(values[rows + 1 :].tolist()))
