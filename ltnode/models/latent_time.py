@@ -353,19 +353,22 @@ class LatentTimeODE(EndTimeModel, PathModel):
         return Members(outputs.expand(samples, -1, -1), times, stats, noise, distance, fallback)
 
     def with_path_times(self, times: Float[Tensor, "S *batch"]) -> Float[Tensor, "n *batch"]:
-        """Put the fixed times of the path before end-times."""
-        fixed = self.fixed_times(times.device).to(times.dtype)
+        """Put the fixed times of the path at which the distance needs it before end-times."""
+        fixed = path_times(self._window_end, times.device, self.familiarity.density_only).to(times.dtype)
         return torch.cat([fixed if times.ndim == 1 else fixed[:, None].expand(-1, times.shape[1]), times])
 
     def split_path(self, states: Float[Tensor, "n B *state"]) -> tuple[Float[Tensor, "S B C"], PathFeatures]:
         """Return the outputs at the end-times, and the features of the path, from the states at `with_path_times`."""
-        outputs = self.outputs_at(states[N_TIMES - 1 :])  # one call for the end-times and the last time of the path
-        return outputs[1:], path_features(states[:N_TIMES], outputs[0] if self.task == "classification" else None)
+        return self._split_at(states, len(path_times(self._window_end, states.device, self.familiarity.density_only)))
+
+    def _split_at(self, states: Float[Tensor, "n B *state"], fixed: int) -> tuple[Float[Tensor, "S B C"], PathFeatures]:
+        outputs = self.outputs_at(states[fixed - 1 :])  # one call for the end-times and the last time of the path
+        return outputs[1:], path_features(states[:fixed], outputs[0] if self.task == "classification" else None)
 
     def path(self, x: Tensor) -> PathFeatures:
         """Compute the features of the path of network inputs, in the current mode of the model."""
         h = self.initial_state(x)
-        return self.split_path(self.solve(h, self.fixed_times(h.device), "stored").states)[1]
+        return self._split_at(self.solve(h, self.fixed_times(h.device), "stored").states, N_TIMES)[1]
 
     def fixed_times(self, device: torch.device) -> Float[Tensor, " K"]:
         """Return the fixed times of the path, from 0 to the end of the window, in float64."""

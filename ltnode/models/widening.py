@@ -164,8 +164,8 @@ def widened_logits(
     if w.device.type == "cpu" and not traced(w) and not bool((w > 0).any()):
         return log_p
     mean = torch.logsumexp(log_p, dim=0)
-    top = torch.nn.functional.one_hot(mean.argmax(dim=-1), logits.shape[-1]).to(logits)
-    raised = torch.maximum(frequencies.expand_as(top), top * frequencies.max())
+    top = mean.argmax(dim=-1, keepdim=True)
+    raised = frequencies.expand_as(mean).scatter(1, top, frequencies.max().expand_as(top))
     rates = raised / raised.sum(dim=-1, keepdim=True)
     tiny = torch.finfo(logits.dtype).tiny
     kept, moved = torch.log1p(-w.clamp_max(1 - 1e-7)), torch.log(w.clamp_min(tiny))
