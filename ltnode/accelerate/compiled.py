@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import cache
 from importlib.util import find_spec
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -19,6 +18,7 @@ from torch import nn
 
 from ltnode.accelerate.drawn_times import DrawnTimes
 from ltnode.accelerate.fused import stage_weights
+from ltnode.accelerate.joined_products import joined_products_pass
 from ltnode.accelerate.solve_pass import SolvePass
 from ltnode.device import autocast
 from ltnode.models.end_time_model import EndTimeModel
@@ -133,15 +133,7 @@ def _compiled(function: Function) -> Function:
     plain = cast(FunctionType, function)
     code = plain.__code__.replace(co_name=f"{plain.__code__.co_name}_{next(_number)}")
     own = FunctionType(code, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__)
-    return cast(Function, torch.compile(own, dynamic=False, fullgraph=True, options={_PASS: _joined_products()}))
-
-
-@cache
-def _joined_products() -> Any:
-    """The pass over backward graphs, made when it is needed: importing the compiler takes seconds."""
-    from ltnode.accelerate.joined_products import JoinedProducts
-
-    return JoinedProducts()
+    return cast(Function, torch.compile(own, dynamic=False, fullgraph=True, options={_PASS: joined_products_pass()}))
 
 
 def has_dropout(part: nn.Module) -> bool:

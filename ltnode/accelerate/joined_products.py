@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph, Node
 
 aten: Any = torch.ops.aten
@@ -40,19 +40,28 @@ class _Term(NamedTuple):
     applied: tuple[tuple[Any, tuple[Any, ...]], ...]
 
 
-class JoinedProducts(CustomGraphPass):
-    """Replaces sums of at least three products, reductions or weight gradients of convolutions by one of joined operands."""
+@cache
+def joined_products_pass() -> Any:
+    """Return `join_products` in the form in which the compiler takes passes; importing the compiler takes seconds."""
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
-    def __call__(self, graph: Graph) -> None:
-        """Rewrite a graph in place."""
-        for node in list(graph.nodes):
-            if node.target is aten.add.Tensor and not any(_continues(user, node) for user in node.users):
-                _join(graph, node)
-        graph.eliminate_dead_code()
+    class JoinedProducts(CustomGraphPass):
+        def __call__(self, graph: Graph) -> None:
+            join_products(graph)
 
-    def uuid(self) -> Any:
-        """Identify this version of the pass in caches of compiled code."""
-        return get_hash_for_files((__file__,))
+        def uuid(self) -> Any:
+            """Identify this version of the pass in caches of compiled code."""
+            return get_hash_for_files((__file__,))
+
+    return JoinedProducts()
+
+
+def join_products(graph: Graph) -> None:
+    """Replace sums of at least three products, reductions or weight gradients of convolutions by one of joined operands."""
+    for node in list(graph.nodes):
+        if node.target is aten.add.Tensor and not any(_continues(user, node) for user in node.users):
+            _join(graph, node)
+    graph.eliminate_dead_code()
 
 
 def _continues(user: FxNode, node: FxNode) -> bool:

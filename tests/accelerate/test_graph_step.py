@@ -221,7 +221,7 @@ class EmulatedCapture:
             self.stream = before
 
     @contextmanager
-    def capture(self, graph: Any, pool: Any = None, stream: Any = None) -> Iterator[None]:
+    def capture(self, graph: Any, pool: Any = None, stream: Any = None, **options: Any) -> Iterator[None]:
         before, self.stream, self.recording = self.stream, stream, pool is not None
         try:
             yield
