@@ -282,3 +282,16 @@ def test_compiled_training_follows_the_reference(kind: str, precision: str, boun
         expected, got = float(eager(b)["loss"]), float(step(b)["loss"])
         assert got == pytest.approx(expected, rel=bound), number
     assert step.capturing and step.counts()["masked_updates"] == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("when", ["never", "now"])
+def test_dropout_draws_anew_in_every_replay(when: graph_step.Compile):
+    """With a learning rate of 0, three steps on one batch have three losses; dropout leaves no other trace."""
+    model, shape = model_of("mlp")
+    model.head.insert(1, nn.Dropout(0.5))
+    model.cuda()
+    config = CONFIG.replace(lr=0.0, averaging=None)
+    step, examples = steps_of(model, config, when), batch(0, shape, 64, "cuda")
+    losses = [float(step(examples)["loss"]) for _ in range(5)]
+    assert len(set(losses[1:])) == 4 and step.capturing
