@@ -17,7 +17,7 @@ from ltnode.models.contract import Draw, Inputs, Steps, Task, apply_part, check_
 from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
 from ltnode.models.familiar_model import Members
 from ltnode.models.options import ObjectiveOptions, SolverOptions
-from ltnode.models.path import N_TIMES, PathFeatures, path_features, path_times
+from ltnode.models.path import N_TIMES, PathFeatures, n_path_times, path_features, path_times
 from ltnode.models.path_model import PathModel
 from ltnode.models.prediction import Prediction
 from ltnode.models.quantiles import KeptQuantiles
@@ -354,12 +354,12 @@ class LatentTimeODE(EndTimeModel, PathModel):
 
     def with_path_times(self, times: Float[Tensor, "S *batch"]) -> Float[Tensor, "n *batch"]:
         """Put the fixed times of the path at which the distance needs it before end-times."""
-        fixed = path_times(self._window_end, times.device, self.familiarity.density_only).to(times.dtype)
+        fixed = path_times(self._window_end, times.device, self.familiarity.density_only, times.dtype)
         return torch.cat([fixed if times.ndim == 1 else fixed[:, None].expand(-1, times.shape[1]), times])
 
     def split_path(self, states: Float[Tensor, "n B *state"]) -> tuple[Float[Tensor, "S B C"], PathFeatures]:
         """Return the outputs at the end-times, and the features of the path, from the states at `with_path_times`."""
-        return self._split_at(states, len(path_times(self._window_end, states.device, self.familiarity.density_only)))
+        return self._split_at(states, n_path_times(self.familiarity.density_only))
 
     def _split_at(self, states: Float[Tensor, "n B *state"], fixed: int) -> tuple[Float[Tensor, "S B C"], PathFeatures]:
         outputs = self.outputs_at(states[fixed - 1 :])  # one call for the end-times and the last time of the path

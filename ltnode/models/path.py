@@ -58,23 +58,31 @@ class PathFeatures:
         )
 
 
-def path_times(window_end: float, device: torch.device, density_only: bool = False) -> Float[Tensor, " K"]:
-    """Return the fixed times in float64; nobody may change them.
+def path_times(
+    window_end: float, device: torch.device, density_only: bool = False, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, " K"]:
+    """Return the fixed times; nobody may change them.
 
     Args:
         window_end: End of the window.
         device: Device of the times.
         density_only: Only those at which the density of pooled states needs them.
+        dtype: What the times, computed in float64, are rounded to.
     """
     compute = _path_times.__wrapped__ if torch.compiler.is_compiling() else _path_times
-    return compute(window_end, device, density_only)
+    return compute(window_end, device, density_only, dtype)
 
 
 @cache
-def _path_times(window_end: float, device: torch.device, density_only: bool) -> Float[Tensor, " K"]:
+def _path_times(window_end: float, device: torch.device, density_only: bool, dtype: torch.dtype) -> Float[Tensor, " K"]:
     with torch.inference_mode(False):
         times = torch.linspace(0.0, window_end, N_TIMES, dtype=torch.float64, device=device)
-        return _at_density_times(times) if density_only else times
+        return (_at_density_times(times) if density_only else times).to(dtype)
+
+
+def n_path_times(density_only: bool) -> int:
+    """Return the number of fixed times, or of those at which the density of pooled states needs them."""
+    return len(_DENSITY_TIMES) if density_only else N_TIMES
 
 
 def path_features(states: Float[Tensor, "K B *state"], last_logits: Float[Tensor, "B C"] | None) -> PathFeatures:
@@ -106,9 +114,13 @@ def _at_density_times(values: Float[Tensor, "K *rest"]) -> Float[Tensor, "k *res
 def _normalised_relu(positions: Float[Tensor, "k B C P"]) -> Float[Tensor, "k B C"]:
     """Compute the mean over all positions of the ReLU of states that are normalised per group of channels."""
     times, batch, channels, _ = positions.shape
-    groups = max(n for n in range(1, _GROUPS + 1) if channels % n == 0)
-    normed = functional.group_norm(positions.flatten(0, 1), groups)
+    normed = torch.group_norm(positions.flatten(0, 1), _groups(channels))
     return normed.relu_().mean(dim=2).reshape(times, batch, channels)
+
+
+@cache
+def _groups(channels: int) -> int:
+    return max(n for n in range(1, _GROUPS + 1) if channels % n == 0)
 
 
 def _bounded(features: Float[Tensor, "K B F"]) -> Float[Tensor, "K B D"]:

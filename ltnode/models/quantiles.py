@@ -27,7 +27,7 @@ class KeptQuantiles:
             return _quantiles(end_time, x, samples)
         values = tuple((value.dtype, _hashable(value.tolist())) for value in (*end_time.parameters(), *end_time.buffers()))
         key = (end_time.window, end_time.truncate, samples, values)
-        return self._kept.get(end_time, key, lambda: _quantiles(end_time, x, samples)).clone()
+        return self._kept.get((end_time,), key, lambda: _quantiles(end_time, x, samples)).clone()
 
 
 def _quantiles(end_time: EndTime, x: Tensor, samples: int) -> Tensor:
