@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from ltnode.accelerate.fused import field_tensors, stage_weights, states_at
 from ltnode.accelerate.kernels.conv_trajectory import conv_trajectory
+from ltnode.accelerate.kernels.fused_sequential import run_fused
 from ltnode.accelerate.plan import unsupported_reason_device, unsupported_reason_field, unsupported_reason_state
 from ltnode.accelerate.recorder import Recorder
 from ltnode.accelerate.solve import conv_precision
 from ltnode.device import Precision
+from ltnode.models import execution
+from ltnode.models.execution import Execution
 from ltnode.models.images import ConvField
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.prediction import Prediction
@@ -44,6 +48,26 @@ class PassKey:
     samples: int
     edges: tuple[float, ...]
     settings: tuple[object, ...]
+
+
+class _Packed(NamedTuple):
+    """A tensor of a prediction among the bytes that a graph returns."""
+
+    name: str
+    dtype: torch.dtype
+    shape: torch.Size
+    numel: int
+
+
+class _FusedLayers(Execution):
+    """Stems and heads of images in fused kernels."""
+
+    def run_layers(self, layers: nn.Module, x: Tensor) -> Tensor:
+        """See `Execution.run_layers`."""
+        return run_fused(layers, x) if isinstance(layers, nn.Sequential) and x.is_cuda and x.ndim == 4 else layers(x)
+
+
+_FUSED_LAYERS = _FusedLayers()
 
 
 class PassResult(NamedTuple):
@@ -103,7 +127,7 @@ class SinglePass:
             self._fill(x, times)
             self._edges = torch.tensor(key.edges, dtype=torch.float64, device=x.device)
             self._kernels = kernels
-            self._names: tuple[str, ...] = ()
+            self._packed: tuple[_Packed, ...] = ()
             self._task = model.task
             self._graph, self._outputs = recorder.record(model, lambda: self._run(model))
 
@@ -115,8 +139,9 @@ class SinglePass:
         else:
             self._times.copy_(times)
 
-    def _run(self, model: LatentTimeODE) -> tuple[Tensor, ...]:
-        with _without_weight_cache():
+    def _run(self, model: LatentTimeODE) -> tuple[Tensor, Tensor]:
+        """The content of the graph: what the host reads at once, and the tensors of the prediction in one piece."""
+        with _without_weight_cache(), execution.using(_FUSED_LAYERS if self._kernels else execution.current()):
             h = model.initial_state(self._x)
             times = self._times
             if model.end_time.amortized:
@@ -131,9 +156,13 @@ class SinglePass:
         status = torch.cat([passed.double(), own_end.max().reshape(1), host_values(model)])
         candidates = {"outputs": prediction.outputs, "times": prediction.times, "noise": prediction.noise}
         candidates |= {name: getattr(prediction, name) for name in _PER_INPUT}
-        known = {name: value.contiguous() for name, value in candidates.items() if value is not None}
-        self._names = tuple(known)
-        return status, *known.values()
+        known = {name: value for name, value in candidates.items() if value is not None}
+        self._packed = tuple(_Packed(name, value.dtype, value.shape, value.numel()) for name, value in known.items())
+        # As bytes, because the tensors differ in their dtypes; those of eight bytes come first, so that each is aligned.
+        order = sorted(range(len(self._packed)), key=lambda i: -self._packed[i].dtype.itemsize)
+        self._packed = tuple(self._packed[i] for i in order)
+        pieces = [known[entry.name].contiguous().reshape(-1).view(torch.uint8) for entry in self._packed]
+        return status, torch.cat(pieces)
 
     def _trajectory(self, model: LatentTimeODE, h: Tensor, times: Tensor) -> Replay:
         """States at the times, and the error norm of every step and row (n, B)."""
@@ -165,10 +194,14 @@ class SinglePass:
         count, rows = len(x), self.key.rows
         self._fill(x, times)
         self._graph.replay()
-        status, *tensors = self._outputs
-        copies: dict[str, Any] = {
-            name: self._own(name, value, count).clone() for name, value in zip(self._names, tensors, strict=True)
-        }
+        status, packed = self._outputs
+        own = packed.clone()  # one copy for all tensors: the next replay overwrites what the graph returns
+        copies: dict[str, Any] = {}
+        start = 0
+        for entry in self._packed:
+            end = start + entry.numel * entry.dtype.itemsize
+            copies[entry.name] = self._own(entry.name, own[start:end].view(entry.dtype).view(entry.shape), count)
+            start = end
         values = status.cpu()
         prediction = Prediction(self._task, **copies)
         return PassResult(prediction, values[:count] > 0, float(values[rows]), tuple(values[rows + 1 :].tolist()))
