@@ -1,6 +1,6 @@
 """Training steps around three fields of a user (`fields.py`), in every way, with torchdiffeq and diffrax in the same run.
 
-usage: python benchmarks/own_fields.py [--fields MLP Convolutions Attention] [--repeats 20] [--json FILE]
+usage: python benchmarks/own_fields.py [--fields MLP Convolutions Attention] [--repeats 20] [--without-peers] [--json FILE]
 
 LT-NODE around each field, states as inputs, a linear classifier as head, batch 256, S = 10, rtol = atol = 1e-2, on one GPU. Times
 are wall times of a step, medians over repeats of 20 steps that are queued one after the other. Captured ways are measured on the
@@ -12,7 +12,6 @@ long the first steps take is stated.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import logging
 import statistics
@@ -146,7 +145,7 @@ def diffrax_steps(name: str, repeats: int) -> list[dict[str, Any]]:
     ]
 
 
-def rows_of(name: str, repeats: int) -> list[dict[str, Any]]:
+def rows_of(name: str, repeats: int, peers: bool) -> list[dict[str, Any]]:
     ways: list[tuple[Accelerate, str, Precision, int | None]] = [
         ("off", "adam", "fp32", None),
         *(("graph", optimizer, precision, None) for optimizer in ("sgd", "adam") for precision in ("fp32", "bf16")),
@@ -159,6 +158,8 @@ def rows_of(name: str, repeats: int) -> list[dict[str, Any]]:
     for way, optimizer, precision, steps in ways:
         rows.append(own_step(name, way, optimizer, precision, steps, repeats))
         show(rows[-1])
+    if not peers:
+        return rows
     for row in (torchdiffeq_step(name, repeats), *diffrax_steps(name, repeats)):
         rows.append(row)
         show(row)
@@ -211,13 +212,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fields", nargs="+", default=list(STATES), choices=list(STATES))
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--without-peers", action="store_true", help="for example to fill the caches of the compiler")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs CUDA; `ltnode bench --field` measures a field on any device")
     rows: list[dict[str, Any]] = []
     for name in options.fields:
-        rows += copy.deepcopy(rows_of(name, options.repeats))
+        rows += rows_of(name, options.repeats, not options.without_peers)
+    if options.without_peers:
+        return
     found = claims(rows)
     for claim in found:
         asked = "" if claim["wanted"] is None else f" (asked for: {claim['wanted']}, {'met' if claim['met'] else 'MISSED'})"
