@@ -202,7 +202,7 @@ def claims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             factors.append(("fastest diffrax over ltnode, SGD, bf16", diffrax / one, WANTED_DIFFRAX))
             factors.append(("fastest diffrax over ltnode, SGD, tf32", diffrax / ms("sgd", "tf32"), None))
         judged = [(what, value, wanted, value <= wanted) for what, value, wanted in limits]
-        judged += [(what, value, wanted, wanted is None or value >= wanted) for what, value, wanted in factors]  # type: ignore[misc]
+        judged += [(what, value, wanted, None if wanted is None else value >= wanted) for what, value, wanted in factors]  # type: ignore[misc]
         for what, value, wish, met in judged:
             result.append({"field": name, "what": what, "value": round(value, 3), "wanted": wish, "met": met})
     return result

@@ -70,6 +70,7 @@ class GraphStep:
         device = next(model.parameters()).device
         self._recorder = Recorder(device, concurrent_runs)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
+        self._statistics = RunningStatistics(model)
         self._graphs: dict[tuple[int, int], _Captured] = {}
 
     @property
@@ -142,13 +143,13 @@ class GraphStep:
 
     def _pass(self, forward: SolvePass, inputs: StepInputs, edges: Tensor) -> tuple[Tensor, Tensor]:
         """Forward, backward and masked update: the content of the graph. Returns the parts of the loss and the error norms."""
-        statistics = RunningStatistics(self.model)
-        parts, norms = forward(inputs, edges)
-        gradients = torch.autograd.grad(parts.loss, self.optimizer_step.parameters)
-        valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._recorder.enabled
+        with self._statistics.undone_unless() as flag:
+            parts, norms = forward(inputs, edges)
+            gradients = torch.autograd.grad(parts.loss, self.optimizer_step.parameters)
+            valid = (norms < 1.0).all() & torch.isfinite(parts.loss) & self._recorder.enabled
+            flag.append(valid)
         self._failures += ~valid & self._recorder.enabled
         self.optimizer_step.update(clipped(gradients, self.settings.clip_norm), valid)
-        statistics.restore_unless(valid)
         self.model.after_step()
         return torch.stack(list(parts.logged().values())).detach().double(), norms
 

@@ -59,6 +59,7 @@ class PhasesGraphStep:
         device = next(model.parameters()).device
         self._recorder = Recorder(device, concurrent_runs)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
+        self._statistics = {phase: RunningStatistics(model) for phase in model.phases}
 
     @property
     def ready(self) -> bool:
@@ -111,15 +112,15 @@ class PhasesGraphStep:
         model, enabled = self.model, self._recorder.enabled
         reported: list[Tensor] = []
         for phase, update in self._updates.items():
-            statistics = RunningStatistics(model)
-            with autocast(self.settings.precision, x.device), execution.using(self._execution):
-                loss = model.loss(x, y, n_data=self.settings.n_data, phase=phase)
-            assert model.loss_parts is not None
-            gradients = torch.autograd.grad(loss, update.parameters)
-            valid = torch.isfinite(loss) & enabled
+            with self._statistics[phase].undone_unless() as flag:
+                with autocast(self.settings.precision, x.device), execution.using(self._execution):
+                    loss = model.loss(x, y, n_data=self.settings.n_data, phase=phase)
+                assert model.loss_parts is not None
+                gradients = torch.autograd.grad(loss, update.parameters)
+                valid = torch.isfinite(loss) & enabled
+                flag.append(valid)
             self._failures += ~valid & enabled
             update.update(clipped(gradients, self.settings.clip_norm), valid)
-            statistics.restore_unless(valid)
             model.after_step()
             reported += [part.detach() for part in model.loss_parts.logged().values()]
         return torch.stack([part.double() for part in reported])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
 import torch
 from torch import nn
 
@@ -10,26 +14,44 @@ from ltnode.models.fitted import FittedModule
 from ltnode.typing import Bool, Tensor
 
 
+class _Buffer(NamedTuple):
+    """A buffer of a layer, by the name under which the layer has it."""
+
+    layer: nn.Module
+    name: str
+    tensor: Tensor
+
+
 class RunningStatistics:
-    """A copy of the buffers of a model's layers in train mode, made before a pass."""
+    """The buffers of a model's layers that its passes change. The first pass shows which these are."""
 
     def __init__(self, model: Model) -> None:
-        self._saved: list[tuple[nn.Module, str, Tensor, int, Tensor]] = [
-            (module, name, buffer, buffer._version, buffer.clone())
-            for module in model.modules()
+        self._watched = [
+            _Buffer(layer, name, tensor)
+            for layer in model.modules()
             # What models fit after a training is no running statistic, and may be large.
-            if module.training and not isinstance(module, Model | FittedModule)
-            for name, buffer in module.named_buffers(recurse=False)
+            if layer.training and not isinstance(layer, Model | FittedModule)
+            for name, tensor in layer.named_buffers(recurse=False)
         ]
 
-    def restore_unless(self, valid: Bool[Tensor, ""]) -> None:
-        """Restore the buffers that the pass has changed, unless a flag on their device holds. Can be captured.
+    @contextmanager
+    def undone_unless(self) -> Iterator[list[Bool[Tensor, ""]]]:
+        """Restore the buffers at the end of the block unless the flag that is appended to the list holds. Can be captured.
 
         Raises:
             RuntimeError: A layer has replaced a buffer; a replay of the pass would then begin from the old one again.
         """
-        for module, name, buffer, version, before in self._saved:
-            if module._buffers[name] is not buffer:
-                raise RuntimeError(f"{type(module).__name__} replaces its buffer {name!r} instead of writing into it")
-            if buffer._version != version:  # others stay untouched, because something may be computed from them once and kept
-                buffer.copy_(torch.where(valid, buffer, before))
+        before = [(buffer, buffer.tensor._version, buffer.tensor.clone()) for buffer in self._watched]
+        valid: list[Tensor] = []
+        yield valid
+        changed = []
+        for buffer, version, saved in before:
+            if buffer.layer._buffers[buffer.name] is not buffer.tensor:
+                raise RuntimeError(
+                    f"{type(buffer.layer).__name__} replaces its buffer {buffer.name!r} instead of writing into it"
+                )
+            # Others stay untouched, because something may be computed from them once and kept.
+            if buffer.tensor._version != version:
+                changed.append(buffer)
+                buffer.tensor.copy_(torch.where(valid[0], buffer.tensor, saved))
+        self._watched = changed
