@@ -152,8 +152,8 @@ class DenseOutput:
 
     def _weights(self, edges: Float[Tensor, "n1 *grid"], times: Float[Tensor, "S *batch"]) -> Float[Tensor, "S *rest"]:
         # Predictions of a model have the same edges and times again and again, and on a CPU the weights take as long as a layer.
-        values_known = self.chunk is not None and times.device.type == "cpu" and edges.ndim == times.ndim == 1
-        if not values_known or times.requires_grad or edges.requires_grad or len(edges) * len(times) > _MOST_KEPT:
+        readable = self.chunk is not None and times.device.type == "cpu" and edges.ndim == times.ndim == 1
+        if torch.is_grad_enabled() or not readable or len(edges) * len(times) > _MOST_KEPT:
             return dense_weights(self.tableau, edges, times)
         return _weights_of_values(self.tableau, tuple(edges.tolist()), tuple(times.tolist()))
 

@@ -1,8 +1,8 @@
 """How the server asks the operating system for memory.
 
 Every layer of a prediction allocates its result. By default the allocator of glibc gives large blocks back to the system as soon
-as they are free, so that the next prediction finds none of its pages: a quarter of the time of a batch of 32 images went into
-page faults. A server predicts batches of the same sizes again and again, so it keeps what its largest batch has needed.
+as they are free, so that the next prediction finds none of its pages, and a good part of its time goes into page faults. A
+server predicts batches of the same sizes again and again, so it keeps what its largest batch has needed.
 """
 
 from __future__ import annotations
