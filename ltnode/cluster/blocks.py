@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ltnode.errors import DataError, InputError, LTNodeError
 from ltnode.tables.parquet_rows import open_parquet, read_rows, require_parquet
 from ltnode.trained import TrainedModel
+from ltnode.trained.images import pillow
 from ltnode.trained.inputs import ARRAY_SUFFIXES, batch_of_array, files_below, images_among, read_pixels
 from ltnode.typing import Tensor
 
@@ -109,6 +110,7 @@ def read_block(block: Block, trained: TrainedModel, columns: Sequence[str] = ())
     """Read the inputs of a block; an input that cannot be used keeps its place, with the reason."""
     if is_table(block.files[0]):
         return _read_table(block, trained, columns)
+    pillow("reading image files")
     read: list[NDArray[np.uint8]] = []
     usable, errors = [], {}
     for position, file in enumerate(block.files):

@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.errors import DataError, InputError
+from ltnode.imagefiles.decode import LOCAL_FORMATS, MAX_PIXELS, UnusableImage, decode
 from ltnode.tables import Schema, read_table
-from ltnode.trained.images import LOCAL_FORMATS, MAX_PIXELS, DecodedImage, decode_image
+from ltnode.trained.images import check_image_shape, decode_image
 from ltnode.trained.pixels import pixel_tensor
 from ltnode.typing import Num, Tensor
 
@@ -84,15 +85,16 @@ def files_below(folder: str) -> Iterator[str]:
 
 
 def read_pixels(file: str, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """Read an image file as raw pixels of a shape (C, H, W); see `decode_image`.
+    """Read an image file as raw pixels of a shape (C, H, W), with Pillow; see `decode_image`.
 
     Raises:
         InputError: The file is missing, damaged, or no image; the message names the file.
     """
     content = _content(file)
     try:
-        return _decoded(content, shape, max_pixels).pixels.numpy()
-    except InputError as error:
+        _require_images(shape)
+        return decode(content, (shape[0], shape[1], shape[2]), max_pixels, LOCAL_FORMATS)[0]
+    except (InputError, UnusableImage) as error:
         raise InputError(f"{file}: {error}") from error
 
 
@@ -104,10 +106,10 @@ def _content(file: Path | str) -> bytes:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
 
 
-def _decoded(content: bytes, shape: tuple[int, ...], max_pixels: int) -> DecodedImage:
+def _require_images(shape: tuple[int, ...]) -> None:
     if len(shape) != 3:
         raise InputError(f"the model takes vectors of {shape[0]} numbers: give a .csv or .npy file")
-    return decode_image(content, shape, max_pixels, LOCAL_FORMATS)
+    check_image_shape(shape)
 
 
 def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS, schema: Schema | None = None) -> Batch:
@@ -133,7 +135,8 @@ def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS,
         if kind in (".csv", ".tsv"):
             table = read_csv(content, shape)
             return Batch(tuple(f"{path}:{line}" for line in table.lines), table.raw, columns=table.columns)
-        decoded = _decoded(content, shape, max_pixels)
+        _require_images(shape)
+        decoded = decode_image(content, shape, max_pixels, LOCAL_FORMATS)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return Batch((str(path),), decoded.pixels[None], decoded.notes)
