@@ -130,15 +130,20 @@ def is_table(file: str) -> bool:
 
 def _files(entry: str) -> list[str]:
     if Path(entry).is_dir():
-        found = list(files_below(entry))
-        return [file for file in found if is_table(file)] or images_among(found, entry)
+        return _files_of_folder(entry)
     matches = sorted(glob.glob(entry))  # noqa: PTH207 (the pattern may begin with a folder)
     if not matches:
         raise InputError(f"--input must be a folder, a Parquet file or a pattern of them; there is no {entry}")
-    arrays = [file for file in matches if file.lower().endswith(ARRAY_SUFFIXES)]
+    found = [file for match in matches for file in (_files_of_folder(match) if os.path.isdir(match) else [match])]  # noqa: PTH112
+    arrays = [file for file in found if file.lower().endswith(ARRAY_SUFFIXES)]
     if arrays:
         raise InputError(f"--input takes Parquet files and images, not {arrays[0]}; use: ltnode predict RUN {arrays[0]}")
-    return matches
+    return found
+
+
+def _files_of_folder(folder: str) -> list[str]:
+    found = list(files_below(folder))
+    return [file for file in found if is_table(file)] or images_among(found, folder)
 
 
 def _table_blocks(tables: Sequence[str], rows: int) -> list[Block]:

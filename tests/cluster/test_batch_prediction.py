@@ -179,6 +179,7 @@ def test_images_of_a_folder_keep_their_order_and_bad_ones_their_place(tmp_path: 
     (folder / "3.png").write_bytes(b"not an image")
     arguments = {"call": "", "samples": 10, "columns": [], "false_alarm_rate": None, "device": "cpu", "threads": 1}
     (folder / "list.txt").write_text("not an input")
+    assert find_blocks([str(tmp_path / "ima*")], 3) == find_blocks([str(folder)], 3)
     answers = [
         predict_block({**arguments, "run": str(tmp_path / "model"), "output": str(tmp_path), "block": block.to_json()})
         for block in find_blocks([str(folder)], 3)
