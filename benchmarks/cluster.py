@@ -6,7 +6,7 @@ Every prediction runs as a command of its own with one worker on one core. The l
 one would write by hand: it reads the same files, predicts batches of the same size and writes the same columns in one process.
 Both count from the start of their program to its end, with all imports. Three ratios are recorded, each the cost of the loop by
 that of the command: of the processor time of all their processes (of Ray's, too), which is the one to trust on a busy machine; of
-the processor time after the first files of the output were there, which leaves out all starts; and of the wall time. Then the
+the processor time from the first to the last file of the output, which leaves out all starts; and of the wall time. Then the
 prediction is killed in the middle and repeated. An existing record is continued: measurements of the same are replaced.
 """
 
@@ -75,7 +75,8 @@ def sweep_overhead(engine: str, trials: int, folder: Path) -> dict[str, Any]:
 def timed(command: list[str], output: Path, kill_at: int | None = None) -> dict[str, Any]:
     """Run a prediction: wall seconds, and of it and all its descendants processor seconds and the largest memory of a process.
 
-    The processor seconds are also given from when the first files of the output were seen, with the share of files after that.
+    The processor seconds are also given from when the first files of the output were seen to when the last one was, with the share
+    of files in between.
     """
     began = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
@@ -83,25 +84,25 @@ def timed(command: list[str], output: Path, kill_at: int | None = None) -> dict[
     family: set[int] = {process.pid}
     memory: list[int] = []
     seconds: dict[int, float] = {}
-    first, used = 0, 0.0
+    progress: list[tuple[int, float]] = []  # files that were written, and processor seconds until then
     while process.poll() is None:
         written = len(list(output.glob("part-*")))
         seen = _processes()
         family |= _descendants(family, seen)
         seconds |= {pid: seen[pid][1] for pid in family & seen.keys()}
         memory.append(max((seen[pid][2] for pid in family & seen.keys()), default=0))
-        if written and not first:
-            first, used = written, sum(seconds.values())
+        if written and (not progress or written > progress[-1][0]):
+            progress.append((written, sum(seconds.values())))
         if kill_at is not None and written >= kill_at:
             os.killpg(process.pid, signal.SIGKILL)
         time.sleep(0.1)
-    half, files = len(memory) // 2, len(list(output.glob("part-*")))
+    half, (first, used), (last, used_at_last) = len(memory) // 2, progress[0], progress[-1]
     return {
         "status": process.returncode,
         "wall_seconds": round(time.monotonic() - began, 1),
         "cpu_seconds": round(sum(seconds.values()), 1),
-        "cpu_seconds_after_the_first_files": round(sum(seconds.values()) - used, 1),
-        "share_after_the_first_files": round(1 - first / max(1, files), 3),
+        "cpu_seconds_between_files": round(used_at_last - used, 2),
+        "files_between": last - first,
         "peak_mib_first_half": max(memory[:half], default=0) >> 20,
         "peak_mib_second_half": max(memory[half:], default=0) >> 20,
     }
@@ -144,7 +145,7 @@ def predictions(kind: str, engine: str, run: Path, inputs: Path, n: int, folder:
         "inputs_per_second": round(n / measured["cpu_seconds"]),
         "inputs_per_second_plain": round(n / plain["cpu_seconds"]),
         "ratio_of_cpu": round(plain["cpu_seconds"] / measured["cpu_seconds"], 3),
-        "ratio_of_cpu_after_the_first_files": round(_steady_rate(measured) / _steady_rate(plain), 3),
+        "ratio_of_cpu_between_files": round(_steady_rate(measured) / _steady_rate(plain), 3),
         "ratio_of_wall": round(plain["wall_seconds"] / measured["wall_seconds"], 3),
     }
 
@@ -155,7 +156,7 @@ def _command(engine: str, run: Path, inputs: Path, output: Path) -> list[str]:
 
 
 def _steady_rate(run: dict[str, Any]) -> float:
-    return float(run["share_after_the_first_files"] / run["cpu_seconds_after_the_first_files"])
+    return float(run["files_between"] / run["cpu_seconds_between_files"])
 
 
 def killed(kind: str, engine: str, run: Path, inputs: Path, n: int, folder: Path) -> dict[str, Any]:
