@@ -75,8 +75,8 @@ def sweep_overhead(engine: str, trials: int, folder: Path) -> dict[str, Any]:
 def timed(command: list[str], output: Path, kill_at: int | None = None) -> dict[str, Any]:
     """Run a prediction: wall seconds, and of it and all its descendants processor seconds and the largest memory of a process.
 
-    The processor seconds are also given from when the first files of the output were seen to when the last one was, with the share
-    of files in between.
+    The processor seconds are also given from when the first files of the output were seen to when the last one was, with their
+    number.
     """
     began = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
