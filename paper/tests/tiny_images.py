@@ -10,6 +10,8 @@ import torch
 
 from ltnode.cluster.executor import Executor, Outcome, Task, call
 from ltnode.data import Dataset
+from ltnode.data.cache import write_cache
+from ltnode.data.official import RawSplit
 from paper.reproduce.images import cells, evaluation
 
 PARTNERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
@@ -39,6 +41,14 @@ def tiny_paper(folder: Path, models: tuple[str, ...] = ("node", "lt-node")) -> P
     published = Path(__file__).parents[2] / "paper" / "published.toml"
     (folder / "published.toml").write_bytes(published.read_bytes())
     return folder
+
+
+def tiny_store(root: Path) -> None:
+    """Write tiny sets where the real ones would be, for other processes."""
+    for name in PARTNERS:
+        made = tiny_set(name)
+        train, test = (RawSplit(part.x.numpy(), part.y.numpy().astype("uint8")) for part in (made.train, made.test))
+        write_cache(root / name / "arrays", train, test, checksums=dict(made.checksums), source="unverified")
 
 
 @pytest.fixture

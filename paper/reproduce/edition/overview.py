@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paper.reproduce.edition.cells import edition_cells, gaps_in_provenance
 from paper.reproduce.edition.expected import Expected, recorded_trainings, total
+from paper.reproduce.edition.record import measured_text, read_records
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.cells import Places, State, state
 from paper.reproduce.images.grid import Cell
@@ -56,6 +57,9 @@ def summary(cells: Sequence[Cell], places: Places, protocols: Sequence[str], exp
         if time is not None:
             line += f" The rest takes {time.text} of one {expected.device}."
         if whole is not None:
-            line += f" All of them take {whole.text}, added up from the records."
+            line += f" All of them take {whole.text}, added up from the records, one evaluation at a time."
         lines.append(line)
+    measured = measured_text(read_records(places.out), cells, expected)
+    if measured:
+        lines.append(measured)
     return lines
