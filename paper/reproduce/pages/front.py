@@ -8,7 +8,7 @@ from paper.reproduce.causes.outcome import Compared, Effect
 from paper.reproduce.claims.all_claims import outcome_counts
 from paper.reproduce.claims.verdict import JudgedClaim, Outcome
 from paper.reproduce.pages.causes import unexplained
-from paper.reproduce.pages.statements import FAILS, HOLDS, Statement, statements
+from paper.reproduce.pages.statements import FAILS, HOLDS, Statement, set_title, statements
 
 HOLDS_FIGURE, DIFFERS_FIGURE, WHY_FIGURE = "holds", "differs", "why"
 """Names of the figures, which `paper.reproduce.pages.summary_figures` draws."""
@@ -45,11 +45,11 @@ def front_page(judged: Sequence[JudgedClaim], causes: Sequence[Compared], figure
         _lead(judged),
         "## What holds",
         _picture(HOLDS_FIGURE, figures),
+        _by_set(made),
         _list("At least four of five claims of a statement are reproduced on these sets:", made, HOLDS, ABOVE_ALL),
         "## What does not",
         _picture(DIFFERS_FIGURE, figures),
         _list("Less than half of the claims are reproduced on these sets:", made, 0.0, FAILS),
-        _list("In between:", made, FAILS, HOLDS),
         "## Why",
         _picture(WHY_FIGURE, figures),
         _why(causes),
@@ -77,9 +77,25 @@ def _picture(name: str, figures: Sequence[str]) -> str:
     return f"![{_ALTERNATIVES[name]}]({file})" if file in figures else ""
 
 
+def _by_set(found: Sequence[Statement]) -> str:
+    """How many claims are reproduced on every image set."""
+    totals: dict[str, list[int]] = {}
+    for statement in found:
+        for data, share in statement.by_data.items():
+            counts = totals.setdefault(data, [0, 0])
+            counts[0] += share.reproduced
+            counts[1] += share.claims
+    words = [f"{set_title(data)} {done} of {claims}" for data, (done, claims) in totals.items()]
+    return f"Reproduced claims: {', '.join(words)}." if words else ""
+
+
 def _list(title: str, found: Sequence[Statement], low: float, high: float) -> str:
     entries = [f"- {line}" for statement in found if (line := statement.line(low, high))]
     return f"{title}\n\n" + "\n".join(entries) if entries else ""
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _why(causes: Sequence[Compared]) -> str:
@@ -88,7 +104,7 @@ def _why(causes: Sequence[Compared]) -> str:
     if not tested:
         return ""
     helpful = [one for one in tested if one.effect in (Effect.EXPLAINS, Effect.IN_PART)]
-    entries = [f"- **{one.what}** ({one.line}): {one.effect.value}: {one.cause.hypothesis}." for one in helpful]
+    entries = [f"- **{one.what}** ({one.line}). {_capital(one.cause.hypothesis)}: this {one.effect.value}." for one in helpful]
     open_ones = unexplained(causes)
     if open_ones:
         entries.append(f"- **Unexplained**, although all hypotheses on it were tested: {'; '.join(open_ones)}.")

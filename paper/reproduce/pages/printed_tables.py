@@ -62,7 +62,7 @@ def _marks(judged: Sequence[JudgedClaim]) -> Mapping[str, str]:
 
 
 def _ours(number: Measured | None, digits: int, mark: str) -> str:
-    return MISSING if number is None else f"{number.text(digits)} {mark}".rstrip()
+    return MISSING if number is None else f"{number.text(digits)}\N{NO-BREAK SPACE}{mark}".rstrip()
 
 
 def _seeds(number: Measured | None) -> str:

@@ -127,7 +127,7 @@ def data_of(entry: JudgedClaim) -> str:
 
 def set_title(data: str) -> str:
     """Title of an image set, or of everything else."""
-    return data_title(data) if data else "no images"
+    return data_title(data) if data else "without images"
 
 
 def _share(claims: Sequence[JudgedClaim]) -> Share:
