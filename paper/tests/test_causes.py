@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from tiny_images import tiny_set
+from typer.testing import CliRunner
 
+from ltnode.cli.app import make_app
 from ltnode.errors import ConfigError
 from ltnode.report.aggregate import Measured
 from paper.reproduce.causes import again
@@ -160,3 +162,12 @@ def test_only_a_learnt_posterior_can_be_truncated(tmp_path: Path) -> None:
     """NODE has one end-time; and a folder that is no run of the grid is named."""
     with pytest.raises(ConfigError, match="no cell of the grid"):
         evaluate_again(PAPER.zoo / "node-mnist", "truncated", ["clean"], tmp_path, [])
+
+
+def test_the_command_names_what_it_does_not_know(tmp_path: Path) -> None:
+    """Both lists are checked before anything is loaded."""
+    words = ["reproduce", "again", str(tmp_path / "run"), "--paper", str(PAPER.path)]
+    for option, value in (("--changes", "truncate"), ("--protocols", "oood")):
+        made = CliRunner().invoke(make_app(), [*words, option, value])
+        assert made.exit_code == 2
+        assert "Did you mean" in made.output
