@@ -261,3 +261,12 @@ def test_the_time_ends_a_block() -> None:
     with stopped_after(float("inf")):
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)) == before
+
+
+@pytest.mark.parametrize(("cuda", "numbers"), [(True, (6, 4)), (False, (1, 0))])
+def test_a_session_suits_its_device(cuda: bool, numbers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several trainings and evaluations share a GPU; on a CPU they would only wait for each other. What is given is taken."""
+    monkeypatch.setattr(session, "choose_device", lambda name: torch.device("cuda" if cuda else "cpu"))
+    assert session.Settings().numbers == numbers
+    assert session.Settings(together=3, evaluators=2).numbers == (3, 2)
+    assert session.Settings(evaluators=0).numbers == (numbers[0], 0)
