@@ -13,7 +13,11 @@ from paper.reproduce.causes.again import CHANGES
 from paper.reproduce.images.grid import STANDARD
 
 MEASURES = ("error", "auroc", "fgsm", "attacks", "rate", "gap-entropy")
-READINGS = {"attacks": ("pixel", "weakest", "without-node-gp"), "auroc": ("five-draws", "entropy-score")}
+READINGS = {
+    "attacks": ("pixel", "weakest", "without-node-gp"),
+    "error": ("five-draws",),
+    "auroc": ("five-draws", "entropy-score"),
+}
 """Other readings of the recorded runs, by measure."""
 _IMAGES, _ONE_DIMENSIONAL = ("error", "auroc", "fgsm"), ("rate", "gap-entropy")
 

@@ -19,6 +19,7 @@ from paper.reproduce.published import PaperValues
 
 _PRIOR = (2.0, 0.5)
 _WEAKEST = 0.05
+_SCORE = "max_probability"
 _FOREIGN = {"cifar10": "svhn", "svhn": "cifar10", "mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 
 
@@ -76,17 +77,21 @@ def _reader(measure: str, data: str, images: ImageNumbers) -> tuple[str, Read, i
         return "test error", images.number("clean", "error"), 4
     if measure == "fgsm":
         return "error under FGSM (mean over ε)", images.mean_along("fgsm", "error", "epsilon", units="normalised"), 4
-    return "AUROC (%)", images.number("ood", "auroc", 100, ood=_FOREIGN[data], score="max_probability"), 1
+    return "AUROC (%)", images.number("ood", "auroc", 100, ood=_FOREIGN[data], score=_SCORE), 1
 
 
 def _other_reading(cause: Cause, images: ImageNumbers) -> Read:
-    """The AUROC by the entropy, or its mean over five draws of the end-times."""
+    """The AUROC by the entropy, or the mean of a number over five draws of the end-times."""
     if cause.reading == "entropy-score":
         return images.number("ood", "auroc", 100, ood=_FOREIGN[cause.data], score="entropy")
+    protocol, scale = ("clean", 1.0) if cause.measure == "error" else ("ood", 100.0)
 
     def mean_over_draws(result: ImageResult) -> float | None:
-        rows = (row for row in result.rows() if row.protocol == "ood" and row.metric == "auroc" and "statistic" in row.setting)
-        return next((100 * row.extra["mean"] for row in rows if row.setting["score"] == "max_probability"), None)
+        for row in result.rows():
+            is_spread = row.protocol == protocol and row.metric == cause.measure and "statistic" in row.setting
+            if is_spread and row.setting.get("score", _SCORE) == _SCORE:
+                return scale * float(row.extra["mean"])
+        return None
 
     return mean_over_draws
 
