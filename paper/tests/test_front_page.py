@@ -126,5 +126,6 @@ def test_every_figure_can_be_drawn(results: list[ImageResult], claims: list[Judg
         markers = differs_figure(LIGHT, results, published).axes[0].lines
         assert len(markers) >= 4 * 6  # and one line at zero
         same = [Compared(Cause("error", "x", data="svhn"), "it", Measured((0.1,)), 0.2, Measured((c,)), 3) for c in (0.15, 0.18)]
-        (bar,) = why_figure(LIGHT, same).axes[0].patches
+        bar, *legend = why_figure(LIGHT, same).axes[0].patches
         assert bar.get_width() == pytest.approx(20.0)  # the better of two hypotheses on the same difference
+        assert [entry.get_width() for entry in legend] == [0]

@@ -147,6 +147,10 @@ def why_figure(theme: Theme, causes: Sequence[Compared]) -> Figure:
     axes.set_xticks((0, 25, 50, 75, 100))
     axes.set_xlabel("difference left (%)")
     axes.tick_params(axis="y", length=0)
+    used = {one.effect for one, _ in best}
+    shown = [effect for effect in colours if effect in used]
+    handles = [axes.barh([0], [0], color=colours[effect], alpha=0.75, label=effect.value) for effect in shown]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     return figure
 
 
