@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ltnode.errors import InputError
 from ltnode.serve import check_extra, quiet_log
+from ltnode.serve.allocator import keep_memory
 from ltnode.serve.limits import Limits
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def serve(
     from ltnode.serve.clients import Access, Clients
     from ltnode.serve.connections import BACKLOG, Connections, limited_protocol
 
+    keep_memory()
     limits, clients = limits or Limits(), Clients(proxies)
     app = make_app(models, limits, token, Access((*hosts, host), any_address=host in _EVERYWHERE), clients, workers)
     quiet_log.install()

@@ -61,10 +61,10 @@ def test_a_copy_of_a_model_keeps_its_own_quantiles():
 
 def test_copies_and_pickles_keep_nothing():
     kept: Kept[list[int]] = Kept()
-    value = kept.get("object", 1, lambda: [1])
-    assert kept.get("object", 1, list) is value
+    value = kept.get(("object",), 1, lambda: [1])
+    assert kept.get(("object",), 1, list) is value
     for twin in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
-        assert twin.get("object", 1, lambda: [2]) == [2]
+        assert twin.get(("object",), 1, lambda: [2]) == [2]
 
 
 def test_the_factor_of_a_density_follows_every_change():
