@@ -81,6 +81,8 @@ def test_a_session_makes_the_same_results_as_the_cells_in_turn(tmp_path: Path) -
         # On a CPU cells are evaluated in turn, so the time of a prediction is that of nothing else.
         assert [part["provenance"]["concurrent_runs"] for part in content["protocols"].values()] == [1, 1, 1, 1]
         assert content["protocols"]["clean"]["cost"]["seconds_per_1000"] > 0
+        # Written at the end, and by the clock, but not after every epoch, which the grid asks for.
+        assert len(list((tmp_path / "session" / "runs").glob("*/checkpoints/step-*"))) == 2
     again = command(tmp_path / "session" / "paper", "--resume")
     assert again.exit_code == 0
     assert "expected" not in again.output

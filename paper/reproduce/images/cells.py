@@ -17,7 +17,7 @@ from ltnode.device import choose_device
 from ltnode.errors import ConfigError
 from ltnode.evaluation.protocols import PROTOCOLS
 from ltnode.report.runs import EVALUATION
-from ltnode.training import Run, RunStatus, fit, load
+from ltnode.training import Run, RunStatus, TrainConfig, fit, load
 from ltnode.training.engine import Job, fit_together
 from ltnode.training.run import RunFolder
 from paper.reproduce.images.evaluation import Evaluation, is_recorded, record
@@ -131,7 +131,7 @@ def trained(cell: Cell, places: Places, data: Dataset, device: str | None = None
     folder = places.run(cell)
     if is_finished(folder):
         return _opened(cell, folder)
-    config = cell.config if device is None else cell.config.replace(device=device)
+    config = _config(cell, device)
     return fit(cell.build(data), data, config, folder, resume=True)
 
 
@@ -152,11 +152,18 @@ def train_together(cells: Sequence[Cell], places: Places, count: int, device: st
     for precision in dict.fromkeys(cell.config.precision for cell in left):
         jobs = []
         for cell in left:
-            config = cell.config if device is None else cell.config.replace(device=device)
+            config = _config(cell, device)
             if config.precision == precision:
                 data = cell.changed(sets[cell.data])
                 jobs.append(Job(cell.build(data), data, config, places.run(cell)))
         fit_together(jobs, resume=True, at_once=count)
+
+
+def _config(cell: Cell, device: str | None) -> TrainConfig:
+    """The configuration of a training, which writes checkpoints by the clock only."""
+    # One after each of 300 epochs of a tenth of a second would stall all concurrent runs for as long as they compute.
+    config = cell.config.replace(checkpoint_epochs=None)
+    return config if device is None else config.replace(device=device)
 
 
 def _on_device(data: Dataset, device: str | None) -> Dataset:
