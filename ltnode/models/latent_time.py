@@ -48,6 +48,7 @@ class LatentTimeODE(EndTimeModel, PathModel):
     Attributes:
         grid: The prediction grid, on which predictions are solved by default.
         training_grid: The grid that training steps replay.
+        described_quantiles: Quantiles of the end-time for descriptions of predictions, kept while they stay the same.
     """
 
     grid: Tensor
@@ -84,7 +85,7 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.objective = objective or ObjectiveOptions()
         self.augment = augment
         self.training_grid = TrainingGrid(t_end=self._window_end)
-        self._quantiles, self._described = KeptQuantiles(), KeptQuantiles()
+        self._quantiles, self.described_quantiles = KeptQuantiles(), KeptQuantiles()
         steps = torch.linspace(0.0, self._window_end, 5, dtype=torch.float64)
         self.register_buffer("grid", steps)
 
@@ -309,11 +310,6 @@ class LatentTimeODE(EndTimeModel, PathModel):
             return self._quantiles(self.end_time, x, samples)
         distribution = self.end_time(x if self.end_time.amortized else None)
         return distribution.sample(samples, generator=torch.Generator().manual_seed(seed)).detach()
-
-    @torch.no_grad()
-    def end_time_quantiles(self, x: Tensor, levels: tuple[float, ...]) -> Float[Tensor, "n *batch"]:
-        """Return quantiles of the end-time, (n,), or (n, B) where each input has its own; for descriptions of a prediction."""
-        return self._described.at(self.end_time, x, levels)
 
     def predict(
         self, x: Inputs, samples: int = 10, draw: Draw = "quantile", seed: int = 0, steps: Steps = "stored"

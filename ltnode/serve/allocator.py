@@ -12,13 +12,13 @@ import sys
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Numbers of the options in malloc.h."""
-_KEPT_BYTES = 1 << 30
+_KEPT_BYTES = 256 << 20
 _LARGEST_BLOCK = 32 << 20
 """Larger blocks cannot come from memory that is kept."""
 
 
 def keep_memory() -> bool:
-    """Keep up to 1 GiB of free memory for later predictions of this process; returns whether the allocator can.
+    """Keep up to 256 MiB of free memory for later predictions of this process; returns whether the allocator can.
 
     Only the allocator of glibc has these options. All threads share one arena: those of other threads always give memory back.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import math
@@ -115,7 +116,7 @@ def serve(
         ws="none",
         timeout_graceful_shutdown=math.ceil(limits.grace_seconds),
     )
-    with bind(host, port) as bound, _signals_ignored_at_exit():
+    with bind(host, port) as bound, _signals_ignored_at_exit(), _short_collections():
         ready(address_of(bound))
         _server(config).run(sockets=[bound])
     return app.state.service.ended
@@ -132,6 +133,17 @@ def _server(config: uvicorn.Config) -> uvicorn.Server:
                 one.listen(_BACKLOG)
 
     return Server(config)
+
+
+@contextmanager
+def _short_collections() -> Iterator[None]:
+    """Exclude what exists now, models and libraries, from collections of garbage, each of which would go through all of it."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

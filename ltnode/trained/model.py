@@ -388,9 +388,10 @@ class TrainedModel:
             return regression_rows(prediction, end_times, self.false_alarm_rate)
         return classification_rows(prediction, self.class_names, end_times, self.operating_point, self.false_alarm_rate)
 
+    @torch.no_grad()
     def end_time_quantiles(self, x: Float[Tensor, "B *shape"]) -> Float[Tensor, "3 B"] | None:
         """5, 50 and 95 % quantiles of the end-time for network inputs, on the CPU; None for a model without end-times."""
         if not isinstance(self.model, LatentTimeODE):
             return None
-        times = self.model.end_time_quantiles(x, END_TIME_LEVELS).double().cpu()
+        times = self.model.described_quantiles.at(self.model.end_time, x, END_TIME_LEVELS).double().cpu()
         return times if times.ndim == 2 else times[:, None].expand(-1, x.shape[0])
