@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ltnode import files
-from ltnode.cluster.allocator import keep_freed_memory
+from ltnode.allocator import keep_memory
 from ltnode.cluster.blocks import Block, digest, find_blocks
 from ltnode.cluster.engines import make_executor
 from ltnode.cluster.executor import Executor, Task, check_engine
@@ -114,7 +114,7 @@ def predict_batch(
         "false_alarm_rate": options.false_alarm_rate,
     }
     if here and engine == "local":
-        keep_freed_memory()  # before there are other threads
+        keep_memory()  # before there are other threads
     new = bad = 0
     with make_executor(engine, address=address, jobs=jobs, threads=threads, device=options.device, here=here) as executor:
         executor.prepare(len(todo))

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode import files
-from ltnode.cluster.allocator import keep_freed_memory
+from ltnode.allocator import keep_memory
 from ltnode.cluster.blocks import Block, BlockInputs, read_block
 from ltnode.errors import LTNodeError
 from ltnode.tables.parquet_rows import require_parquet
@@ -46,7 +46,7 @@ def predict_block(arguments: Mapping[str, Any]) -> dict[str, Any]:
     block, target = Block.of(arguments["block"]), Path(arguments["output"]) / arguments["block"]["name"]
     if target.exists():
         return {"rows": block.rows, "bad": 0}
-    keep_freed_memory()
+    keep_memory()
     torch.set_num_threads(arguments["threads"])
     trained = _opened(*(arguments[key] for key in ("run", "device", "false_alarm_rate", "call")))
     inputs = read_block(block, trained, arguments["columns"])

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ltnode.allocator import keep_memory
 from ltnode.errors import InputError
 from ltnode.serve import check_extra, quiet_log
-from ltnode.serve.allocator import keep_memory
 from ltnode.serve.limits import Limits
 
 if TYPE_CHECKING:

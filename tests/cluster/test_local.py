@@ -1,9 +1,7 @@
-"""The local engine: a thread of this process as a worker, and memory that a worker keeps."""
+"""The local engine: a thread of this process as a worker."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -65,32 +63,3 @@ def test_closing_ends_the_thread_in_the_middle_of_a_task(executor: LocalExecutor
     executor.close()
     assert threading.active_count() == before - 1
     assert time.monotonic() - began < 10.0
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator of glibc")
-def test_freed_memory_is_kept() -> None:
-    """Blocks of 16 MiB, written 20 times, cost the page faults of one; by default glibc gives them back, and each costs 4096."""
-    pytest.importorskip("resource")
-    program = """
-import platform, resource, sys
-import numpy as np
-from ltnode.cluster.allocator import keep_freed_memory
-if platform.libc_ver()[0] != "glibc":
-    sys.exit("not glibc")
-if sys.argv[1] == "keep":
-    keep_freed_memory()
-np.ones(1 << 21)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):
-    large = [np.ones(1 << 21), np.ones(1 << 21), np.ones(1 << 21)]
-    del large
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-    faults = {}
-    for how in ("keep", "return"):
-        command = [sys.executable, "-c", program, how]
-        answer = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
-        if "not glibc" in answer.stderr:
-            pytest.skip("the C library is not glibc")
-        faults[how] = int(answer.stdout)
-    assert faults["keep"] < 0.2 * faults["return"]

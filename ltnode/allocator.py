@@ -1,8 +1,9 @@
-"""How the server asks the operating system for memory.
+"""How processes that predict batch after batch ask the operating system for memory.
 
 Every layer of a prediction allocates its result. By default the allocator of glibc gives large blocks back to the system as soon
 as they are free, so that the next prediction finds none of its pages, and a good part of its time goes into page faults. A
-server predicts batches of the same sizes again and again, so it keeps what its largest batch has needed.
+server and the workers of a batch prediction compute batches of the same sizes again and again, so they keep what their largest
+batch has needed. Only processes that belong to ltnode are changed like this, as it lasts until they end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server keeps of its memory."""
+"""What servers and workers of batch predictions keep of their memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 _PROGRAM = """
 import ctypes, resource, sys, threading
-from ltnode.serve.allocator import keep_memory
+from ltnode.allocator import keep_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
