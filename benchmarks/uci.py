@@ -1,13 +1,15 @@
 """LTNodeRegressor with its defaults on nine UCI sets, beside six other methods and published results.
 
-usage: python benchmarks/uci.py --data FOLDER [--sets yacht,wine] [--methods LT-NODE,MLP] [--minutes 20] [--jobs 2]
+usage: python benchmarks/uci.py --data FOLDER [--sets yacht,wine] [--methods LT-NODE,MLP] [--splits 5] [--minutes 20] [--jobs 2]
        python benchmarks/uci.py --render        # only write the tables of the record into benchmarks/README.md
 
 All splits of the published results are used: 20, and 5 of protein, with a tenth of the rows for testing. The data are not in the
 repository; without them, the script says where they are, and it checks them. Each fit runs on one thread and adds one row to the
 record; a run that was stopped, by --minutes or in any other way, continues where it was. After a change of a method, --forget
-METHOD drops its rows. Gradient boosting, random forest and MLP get a constant noise from 15 % of the training rows, on which they
-are not trained; the deep ensemble chooses its epoch on as many. NGBoost needs the package ngboost, which is not a dependency.
+METHOD drops its rows of the sets. --splits 5 measures only the first splits, for methods that would take hours on the larger
+sets; the tables then say of how many splits a mean is. Gradient boosting, random forest and MLP get a constant noise from 15 % of
+the training rows, on which they are not trained; the deep ensemble chooses its epoch on as many. NGBoost needs the package
+ngboost, which is not a dependency.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class Task(NamedTuple):
     data: UCI
 
 
-def missing(record: Record, sets: Sequence[str], methods: Sequence[str], folder: Path | None) -> list[Task]:
-    """What the record does not have yet, set by set."""
+def missing(record: Record, sets: Sequence[str], methods: Sequence[str], folder: Path | None, most: int) -> list[Task]:
+    """What the record does not have yet of at most so many splits, set by set."""
     known = record.known()
     found = []
     for name in sets:
@@ -51,7 +53,8 @@ def missing(record: Record, sets: Sequence[str], methods: Sequence[str], folder:
             if reason is not None:
                 print(f"{name}, {method}: left out, {reason}", flush=True)
                 continue
-            found += [Task(name, method, n, data) for n in range(SETS[name].splits) if (name, method, n) not in known]
+            splits = range(min(SETS[name].splits, most))
+            found += [Task(name, method, n, data) for n in splits if (name, method, n) not in known]
     return found
 
 
@@ -92,7 +95,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help=f"folder of the data; by default {VARIABLE}")
     parser.add_argument("--sets", type=names(list(SETS)), default=list(SETS), help=", ".join(SETS))
     parser.add_argument("--methods", type=names(METHODS), help=", ".join(METHODS))
-    parser.add_argument("--forget", type=names(METHODS), default=[], help="methods whose rows in the record are dropped first")
+    parser.add_argument("--forget", type=names(METHODS), default=[], help="methods whose rows of the sets are dropped first")
+    parser.add_argument("--splits", type=int, default=max(source.splits for source in SETS.values()), help="at most so many")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="no fit is begun after this time")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--json", type=Path, default=RECORD, help="the record")
@@ -107,10 +111,10 @@ def main() -> None:
         installed = importlib.util.find_spec("ngboost") is not None
         methods = options.methods or [method for method in METHODS if installed or method != NGBOOST]
         if options.forget:
-            record.forget(options.forget)
+            record.forget(options.forget, options.sets)
             record.write()
         until = time.monotonic() + 60 * options.minutes
-        tasks = missing(record, options.sets, methods, options.data)
+        tasks = missing(record, options.sets, methods, options.data, options.splits)
         for done, (task, row) in enumerate(measured(tasks, options.jobs, until), start=1):
             record.add(task.name, task.method, task.split, row)
             of = f"{done:4} of {len(tasks)}  {task.name:8} {task.method:18} {task.split:2}"

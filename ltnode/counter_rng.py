@@ -65,20 +65,23 @@ class CounterGenerator:
         """Draw float64 numbers in [0, 1) of shape (n,), or (n, B) with one column per sample; each call gives new numbers."""
         self._calls += 1
         if isinstance(self.step, range):
+            if len(shape) == 1:
+                keys = [as_int64(hash_counters(self.seed, step, self._calls)) for step in self.step]
+                return to_unit(split_mix(torch.arange(shape[0], device=device) ^ torch.tensor(keys, device=device)[:, None]))
             of_steps = (CounterGenerator(self.seed, step, self.indices, None, self._calls - 1) for step in self.step)
             return torch.stack([one.uniform(shape, device) for one in of_steps])
         row_key = hash_counters(self.seed, self.step, self._calls)
         if self.keys is None and len(shape) == 1 and shape[0] <= _FEW and device.type == "cpu":
             return torch.tensor([(split_mix_int(row ^ row_key) >> 11) * 2.0**-53 for row in range(shape[0])], dtype=torch.float64)
         # Rows and columns need different keys, or the numbers at (r, c) and (c, r) would be equal.
-        keys: Sequence[int | Tensor] = (row_key, hash_counters(row_key, 1))
+        row_and_column: Sequence[int | Tensor] = (row_key, hash_counters(row_key, 1))
         if self.keys is not None:
-            keys = self.keys[self._calls - 1].unbind()
-        words = hash_indices(keys[0], torch.arange(shape[0], device=device))
+            row_and_column = self.keys[self._calls - 1].unbind()
+        words = hash_indices(row_and_column[0], torch.arange(shape[0], device=device))
         if len(shape) == 1:
             return to_unit(words)
         columns = torch.arange(shape[1], device=device) if self.indices is None else self.indices.to(device)
-        return to_unit(split_mix(words[:, None] ^ hash_indices(keys[1], columns)[None, :]))
+        return to_unit(split_mix(words[:, None] ^ hash_indices(row_and_column[1], columns)[None, :]))
 
 
 def split_mix_int(z: int) -> int:

@@ -41,9 +41,9 @@ class Record:
         """Set, method and split of every row."""
         return {(row["data"], row["method"], row["split"]) for row in self.rows}
 
-    def forget(self, methods: Sequence[str]) -> None:
-        """Drop the rows of methods that have changed."""
-        self.rows = [row for row in self.rows if row["method"] not in methods]
+    def forget(self, methods: Sequence[str], sets: Sequence[str]) -> None:
+        """Drop the rows of methods that have changed, on some sets."""
+        self.rows = [row for row in self.rows if row["method"] not in methods or row["data"] not in sets]
 
     def add(self, data: str, method: str, split: int, measured: dict[str, float]) -> None:
         """Add a row and write the record."""

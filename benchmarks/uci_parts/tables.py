@@ -17,14 +17,17 @@ from uci_parts.record import Row
 PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 BEGIN, END = "<!-- begin: benchmarks/uci.py -->", "<!-- end: benchmarks/uci.py -->"
 NLL_AS_GOOD, NLL_WITHIN_ERROR, RMSE_AS_GOOD = 6, 8, 6
+FEWEST = 5
+"""Splits of a set from which the tables show a mean."""
 COVERAGE_MEAN, COVERAGE_LEAST = (0.88, 0.92), 0.85
 
 
 class Mean(NamedTuple):
-    """Mean over the splits and its standard error."""
+    """Mean over the splits, its standard error, and the number of splits."""
 
     value: float
     error: float
+    splits: int
 
 
 Means = Mapping[tuple[str, str], Mapping[str, Mean]]
@@ -32,11 +35,11 @@ Means = Mapping[tuple[str, str], Mapping[str, Mean]]
 
 
 def means_of(rows: Sequence[Row]) -> Means:
-    """The means of every set and method of which all splits are measured."""
+    """The means of every set and method of which all splits are measured, or at least `FEWEST`."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         found.setdefault((row["data"], row["method"]), []).append(row)
-    complete = {key: of_key for key, of_key in found.items() if len(of_key) == SETS[key[0]].splits}
+    complete = {key: of_key for key, of_key in found.items() if len(of_key) >= min(FEWEST, SETS[key[0]].splits)}
     return {key: {name: _mean([row[name] for row in of_key]) for name in _numbers(of_key[0])} for key, of_key in complete.items()}
 
 
@@ -45,7 +48,7 @@ def _numbers(row: Row) -> list[str]:
 
 
 def _mean(values: Sequence[float]) -> Mean:
-    return Mean(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)))
+    return Mean(statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values)), len(values))
 
 
 def best_published(number: str, name: str) -> float:
@@ -66,7 +69,7 @@ def goals(means: Means) -> list[Goal]:
 
     A standard error is ours. RMSE is compared at the two digits of the published tables, NLL as it is.
     """
-    if any((name, LTNODE) not in means for name in SETS):
+    if not all(_complete(means, name) for name in SETS):
         return []
     ours = {name: means[name, LTNODE] for name in SETS}
     best = {name: best_published("nll", name) for name in SETS}
@@ -91,6 +94,11 @@ def goals(means: Means) -> list[Goal]:
     ]
 
 
+def _complete(means: Means, name: str) -> bool:
+    """Whether all splits of a set are measured for LT-NODE."""
+    return (name, LTNODE) in means and means[name, LTNODE]["nll"].splits == SETS[name].splits
+
+
 def table(means: Means, number: str) -> str:
     """One number of every set: the published means and standard errors, then ours."""
     published = PUBLISHED.get(number, {})
@@ -105,11 +113,12 @@ def table(means: Means, number: str) -> str:
 def _cell(means: Means, key: tuple[str, str], number: str) -> str:
     if key not in means or number not in means[key]:
         return MISSING
-    value, error = means[key][number]
+    value, error, splits = means[key][number]
+    some = "" if splits == SETS[key[0]].splits else f" ({splits} splits)"
     if number == "seconds":
-        return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+        return (f"{value:.2g}" if value < 10 else f"{value:.0f}") + some
     digits = 4 if number == "rmse" and value < 0.1 else 3
-    return f"{value:.{digits}f}" + ("" if number in ("coverage", "interval") else f" ± {error:.{digits}f}")
+    return f"{value:.{digits}f}" + ("" if number in ("coverage", "interval") else f" ± {error:.{digits}f}") + some
 
 
 def text(rows: Sequence[Row]) -> str:
@@ -131,7 +140,7 @@ def text(rows: Sequence[Row]) -> str:
         intervals = ", ".join(f"{name} {means[name, LTNODE]['interval'].value:.3f}" for name in SETS)
         parts += [f"Coverage of LT-NODE's `predict_interval`: {intervals}.", markdown_table(["asked", "found", "verdict"], lines)]
     else:
-        count = sum((name, LTNODE) in means for name in SETS)
+        count = sum(_complete(means, name) for name in SETS)
         parts.append(f"All splits are measured for LT-NODE on {count} of the {len(SETS)} sets; its goals need all of them.")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 

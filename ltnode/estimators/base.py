@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -18,10 +18,10 @@ from ltnode.checks import checked_count, checked_number, is_finite_number
 from ltnode.data import Split
 from ltnode.errors import InputError, unknown_name
 from ltnode.estimators.budget import automatic_batch, automatic_epochs, averaging
-from ltnode.estimators.candidates import Candidate, WeightedPart, best_candidate
+from ltnode.estimators.candidates import Recipe, WeightedPart, chosen_candidate, knowing_model, repeated, trained_candidate
 from ltnode.estimators.columns import distance_by_column, predicted_columns
 from ltnode.estimators.epochs import Course, Patience, TableTraining
-from ltnode.estimators.networks import TableModel, balanced_samples, copy_to_varying_, networks_of
+from ltnode.estimators.networks import END_TIMES, TableModel, balanced_samples, networks_of
 from ltnode.estimators.parts import Parts, draw_parts
 from ltnode.estimators.rows import Examples, Rows, checked_rows, fitted_scaler, inferred_schema
 from ltnode.estimators.threads import chosen_threads, using_threads
@@ -33,21 +33,12 @@ from ltnode.typing import Tensor
 
 _LOG = logging.getLogger("ltnode")
 
-END_TIMES: Mapping[str, str] = {
-    "gamma": "lt-node",
-    "amortized": "alt-node",
-    "mixture": "lt-node-mixture",
-    "uniform": "uni-node",
-    "fixed": "node",
-}
-"""Values of ``end_time``, and the models of `ltnode.build` that they stand for."""
-
 # Predictions are computed in float64, as in scikit-learn, so that those of a row agree whatever the other rows are. Training is
 # in float32 where `ltnode.accelerate.stacked` supports the network.
 _DTYPE = torch.float64
 _CHUNK = 4096
-_CONTINUED = 0.5
-"""Share of epochs and learning rate with which a trained model goes on with another kind of noise."""
+_REFIT_BELOW = 600
+"""Rows below which a second training is worth its time."""
 # The initial stem of ltnode.build is made for one feature and data with gaps; with several features, a quarter of its weights
 # gives a smoother start.
 _STEM_GAIN = 0.25
@@ -64,6 +55,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
     _prior: ClassVar[float] = 0.0
     """Automatic L2 penalty of the weights, summed over the rows."""
     schema_: Schema | None
+    model_: TableModel
 
     def __init__(
         self,
@@ -79,6 +71,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.15,
         calibration_fraction: float = 0.05,
+        refit: bool | str = "auto",
         n_iter_no_change: int = 20,
         tol: float = 1e-3,
         warm_start: bool = False,
@@ -113,6 +106,9 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             calibration_fraction: Share of the rows, at least 19, that is held out in addition and chooses nothing. The distance
                 of a new row is ranked among theirs, which gives its familiarity. Nothing is held out of fewer than 100 rows,
                 without early stopping, or with 0; the familiarity is then NaN.
+            refit: After the rows that were held out by ``validation_fraction`` have chosen, train again on them, too, with what
+                they have chosen; the calibration rows stay held out. ``"auto"``: with fewer than 600 rows, which profit most,
+                and without ``warm_start``, whose next fit would choose on rows that have been trained on.
             n_iter_no_change: Stop after this many consecutive judged epochs without an improvement by more than ``tol``.
             tol: Smallest improvement that counts, in nats per example.
             warm_start: Start another ``fit`` from the weights and the standardisation of the last one.
@@ -137,6 +133,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.calibration_fraction = calibration_fraction
+        self.refit = refit
         self.n_iter_no_change = n_iter_no_change
         self.tol = tol
         self.warm_start = warm_start
@@ -169,59 +166,53 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
         goes_on = self._goes_on()
         if not goes_on:
             self._split_seed = seed
+        elif getattr(self, "_refitted", False):
+            _LOG.warning(
+                "this fit goes on from a model that was trained on the rows that chose; unless it is given other rows, its "
+                "choices are too optimistic: fit with refit=False, or with warm_start=True from the first fit on"
+            )
         # A fit that goes on with the same rows must not train on rows that were held out before.
         fractions = float(self.validation_fraction), float(self.calibration_fraction)
         labels = given.target if self._task == "classification" else None
         parts = draw_parts(len(given), labels, self.early_stopping, *fractions, self._split_seed)
         if not goes_on:
             # Calibration rows must not influence anything, not even the standardisation.
-            known = np.arange(len(given)) if parts.calibrate is None else np.setdiff1d(np.arange(len(given)), parts.calibrate)
-            self._prepare(given.select(known), n_classes)
+            self._prepare(given.select(parts.known), n_classes)
         table = self._table(given)
         trained, held_out, calibration = (
             None if rows is None else WeightedPart.of(table, given.weights, rows)
             for rows in (parts.fit, parts.select, parts.calibrate)
         )
         assert trained is not None
-        chosen = self._chosen(trained, held_out, n_classes, seed, goes_on)
-        self.model_, course = chosen.training.model, chosen.course
-        samples = balanced_samples(self.model_, int(self.samples))
-        chosen.training.fit_familiarity(
-            None if held_out is None else held_out.split, None if calibration is None else calibration.split, samples
-        )
+        recipe = self._recipe(n_classes, seed)
+        if goes_on:
+            chosen = trained_candidate(recipe, self.model_, "", trained, held_out)
+        else:
+            chosen = chosen_candidate(recipe, self._noises(held_out is not None), trained, held_out)
+        again = None
+        if held_out is not None and self._repeats(len(given)):
+            again = repeated(recipe, chosen, WeightedPart.of(table, given.weights, parts.known), held_out)
+        self._refitted = again is not None
+        self.model_ = knowing_model(chosen.training, again, held_out, calibration, int(self.samples))
         self._calibrate(None if calibration is None else calibration.split)
-        self.n_iter_, self.loss_curve_ = len(course.losses), course.losses
-        self.validation_scores_ = course.scores if held_out is not None else None
+        self.n_iter_, self.loss_curve_ = len(chosen.course.losses), chosen.course.losses
+        self.validation_scores_ = chosen.course.scores if held_out is not None else None
         return parts
 
-    def _chosen(
-        self, trained: WeightedPart, held_out: WeightedPart | None, n_classes: int | None, seed: int, goes_on: bool
-    ) -> Candidate:
-        """Train a new model, or go on with the present one; held-out rows choose between kinds of noise."""
-        if goes_on:
-            return self._candidate(self.model_, trained, held_out, seed)
-        first, *others = self._noises(held_out is not None)
-        candidate = self._candidate(self._new_model(trained.split, n_classes, first, seed), trained, held_out, seed)
-        for kind in others:
-            model = self._new_model(trained.split, n_classes, kind, seed)
-            copy_to_varying_(model, candidate.training.model)
-            later = self._candidate(model, trained, held_out, seed, _CONTINUED).after(candidate)
-            if held_out is None or best_candidate((candidate, later), held_out, int(self.samples)) is later:
-                candidate = later
-        return candidate
+    def _repeats(self, rows: int) -> bool:
+        """Whether rows that have chosen are trained on afterwards."""
+        if self.refit == "auto":
+            return rows < _REFIT_BELOW and not self.warm_start
+        return bool(self.refit)
 
-    def _candidate(
-        self, model: TableModel, trained: WeightedPart, held_out: WeightedPart | None, seed: int, share: float = 1.0
-    ) -> Candidate:
-        """Train a model, for a share of the epochs and at this share of the learning rate."""
-        config = self._config(len(trained.split), seed)
-        config = config.replace(epochs=math.ceil(share * config.epochs), lr=share * config.lr)
-        training = TableTraining(model, trained.split, config, weights=trained.weights)
-        patience = Patience(int(self.n_iter_no_change), float(self.tol))
-        selecting = (None, None) if held_out is None else (held_out.split, held_out.weights)
-        course = training.run(patience, selecting[0], int(self.samples), selecting[1], self._report if self.verbose else None)
-        training.finish()
-        return Candidate(training, course)
+    def _recipe(self, n_classes: int | None, seed: int) -> Recipe:
+        return Recipe(
+            lambda table, noise: self._new_model(table, n_classes, noise, seed),
+            lambda rows: self._config(rows, seed),
+            Patience(int(self.n_iter_no_change), float(self.tol)),
+            int(self.samples),
+            self._report if self.verbose else None,
+        )
 
     def _partial_fit(self, given: Examples, n_classes: int | None) -> None:
         """Train one pass over some rows; the first call fits the standardisation, and Adam's moments are kept between calls."""
@@ -230,7 +221,7 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             if not hasattr(self, "model_"):
                 self._prepare(given, n_classes)
                 self.model_ = self._new_model(self._table(given), n_classes, self._noises(False)[0], self._seed())
-                self.n_iter_, self.loss_curve_, self.validation_scores_ = 0, [], None
+                self.n_iter_, self.loss_curve_, self.validation_scores_, self._refitted = 0, [], None, False
             self.validation_rows_ = self.calibration_rows_ = None
             self._calibrate(None)
             state = getattr(self, "_partial_state", None) or {"seed": self._seed(), "optimizers": None}
@@ -337,6 +328,12 @@ class LTNodeEstimator(BaseEstimator):  # type: ignore[misc]
             checked_count("max_epochs", self.max_epochs)
         if self.early_stopping not in (True, False, "auto"):
             raise InputError(f"early_stopping must be True, False or 'auto', not {self.early_stopping!r}")
+        if self.refit not in (True, False, "auto"):
+            raise InputError(f"refit must be True, False or 'auto', not {self.refit!r}")
+        if self.refit is True and self.warm_start:
+            raise InputError(
+                "refit=True needs warm_start=False, because a later fit must not choose on rows that it was trained on"
+            )
         chosen_threads(self.n_threads, int(self.width))
         if not is_finite_number(self.validation_fraction) or not 0 < self.validation_fraction < 1:
             raise InputError(f"validation_fraction must be between 0 and 1, not {self.validation_fraction!r}")

@@ -37,11 +37,11 @@ class LTNodeClassifier(ClassifierMixin, LTNodeEstimator):  # type: ignore[misc]
         schema_: Columns and encoding of a DataFrame with other cells than numbers (`ltnode.tables.Schema`); None for numbers.
         scaler_: Standardisation of the features.
         n_features_in_, feature_names_in_: As in every scikit-learn estimator.
-        n_iter_: Number of epochs that were run.
+        n_iter_: Number of epochs that were run before a ``refit``.
         loss_curve_: Mean training loss of every epoch.
         validation_scores_: Held-out log-likelihood of every epoch; None if no rows were held out.
-        validation_rows_, calibration_rows_: Numbers of the rows that were held out to choose, and of those that chose nothing;
-            None if no rows were.
+        validation_rows_, calibration_rows_: Numbers of the rows that were held out to choose, which ``refit`` trains on
+            afterwards, and of those that chose nothing; None if no rows were.
     """
 
     _task = "classification"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,23 @@ _JUDGEMENTS = 50
 """Most epochs of a training that are judged; a judgement costs as much as several steps on a small table."""
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What held-out rows have chosen.
+
+    Attributes:
+        epochs: Number of epochs after which the training was at its best.
+        softening: The softening with which they are judged there; see `ltnode.estimators.held_out`.
+        log_likelihood: Their log-likelihood there.
+        trained: That of the rows that were trained on, with the softening that is best for them.
+    """
+
+    epochs: int
+    softening: Tensor
+    log_likelihood: float
+    trained: float = -math.inf
+
+
 @dataclass
 class Course:
     """The course of a training.
@@ -30,10 +47,12 @@ class Course:
     Attributes:
         losses: Mean training loss of every epoch.
         scores: Held-out log-likelihood of every judged epoch; empty if no rows are held out.
+        choice: What the held-out rows have chosen; None if no rows are held out.
     """
 
     losses: list[float] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +118,7 @@ class TableTraining:
         held_out = None if held_out is None else held_out.to(self.device)
         held_out_weights = None if held_out_weights is None else held_out_weights.to(self.device)
         best, waited = -math.inf, 0
-        kept: tuple[Judgement, dict[str, Tensor]] | None = None
+        kept: dict[str, Tensor] | None = None
         apart = max(1, self.config.epochs // _JUDGEMENTS)
         for epoch in range(self.config.epochs):
             self._steps.set_rate(self.config.lr_factor(epoch))
@@ -112,7 +131,8 @@ class TableTraining:
                     value = judgement.log_likelihood
                     course.scores.append(value)
                     if value > best:
-                        kept = judgement, self._state()
+                        kept = self._state()
+                        course.choice = Choice(epoch + 1, judgement.softening, value)
             if on_epoch is not None:
                 on_epoch(course)
             if not judged:
@@ -121,26 +141,59 @@ class TableTraining:
             best = max(best, value)
             if waited >= patience.epochs:
                 break
-        if held_out is None:
-            with self._steps.averaged():
-                state = self._state()
-            self.model.load_state_dict(state)
-        self._restore_and_soften(kept, samples)
+        if kept is None:
+            self._keep_average()
+        else:
+            self.model.load_state_dict(kept)
+        trained = self._soften(None if course.choice is None else course.choice.softening, samples)
+        if course.choice is not None:
+            course.choice = replace(course.choice, trained=trained)
         return course
+
+    def repeat(self, epochs: int, level: float, softening: Tensor, samples: int = 10) -> None:
+        """Train as far as another training, which held-out rows have judged, and soften as they have chosen.
+
+        An epoch at which that training was at its best was so partly by luck. This one therefore goes on until the rows that it
+        is trained on have the log-likelihood that the other model gives them, at most for all epochs of the configuration.
+
+        Args:
+            epochs: Number of epochs after which the other training was at its best.
+            level: The log-likelihood of the rows, per row and with the best softening.
+            softening: The softening.
+            samples: Number of end-times per prediction.
+        """
+        samples = balanced_samples(self.model, samples)
+        apart = max(1, self.config.epochs // _JUDGEMENTS)
+        for epoch in range(self.config.epochs):
+            self._steps.set_rate(self.config.lr_factor(epoch))
+            self.run_epoch()
+            past = epoch + 1 - epochs
+            if past >= 0 and past % apart == 0:
+                with self._steps.averaged():
+                    reached = self._judgement(samples).log_likelihood >= level
+                if reached:
+                    break
+        self._keep_average()
+        self._soften(softening, samples)
+
+    def _keep_average(self) -> None:
+        with self._steps.averaged():
+            state = self._state()
+        self.model.load_state_dict(state)
 
     def _state(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-    def _restore_and_soften(self, kept: tuple[Judgement, dict[str, Tensor]] | None, samples: int) -> None:
-        softening: Tensor | None = None
-        if kept is not None:
-            judgement, state = kept
-            self.model.load_state_dict(state)
-            softening = judgement.softening
+    def _soften(self, softening: Tensor | None, samples: int) -> float:
+        """Soften by this much, or by as much as the training rows demand; return their log-likelihood with the latter."""
+        trained = self._judgement(samples)
+        soften_(self.model, trained.softening if softening is None else torch.maximum(softening, trained.softening))
+        return trained.log_likelihood
+
+    def _judgement(self, samples: int) -> Judgement:
+        """The judgement of the training rows."""
         x, y = self.data.evaluation_inputs(self.data.train, _FINISHING)
-        weights = None if self.weights is None else self.weights[: len(y)]
-        trained = judge(self.model.predict(x, samples), y, weights).softening
-        soften_(self.model, trained if softening is None else torch.maximum(softening, trained))
+        return judge(self.model.predict(x, samples), y, None if self.weights is None else self.weights[: len(y)])
 
     def finish(self) -> None:
         """Fit the prediction grid, and delete the gradients."""
@@ -149,22 +202,9 @@ class TableTraining:
         self.model.finish_training(x, y)
         self.model.zero_grad(set_to_none=True)
 
-    def fit_familiarity(self, select: Split | None, calibration: Split | None, samples: int) -> None:
-        """Fit what predictions need to know unfamiliar rows; call it after `finish`.
-
-        Args:
-            select: Held-out rows on which the widening of the predictions is chosen; without them they widen only as far as a
-                regression's process asks for.
-            calibration: Held-out rows that have chosen nothing, among which distances are ranked.
-            samples: Number of end-times per prediction.
-        """
+    def fit_familiarity(self) -> None:
+        """Fit what predictions need to know unfamiliar rows; call it after `finish`."""
         self.model.fit_familiarity(self.data.train.x, self.data.train.y)
-        if select is not None:
-            select = select.to(self.device)
-            # The confidence on these rows is that of the softening already.
-            self.model.fit_widening(select.x, select.y, samples, temperature=False)
-        if calibration is not None:
-            self.model.calibrate_familiarity(calibration.to(self.device).x)
 
     def optimizer_state(self) -> dict[str, Any]:
         """State of the optimiser, to continue in a later call."""

@@ -58,11 +58,21 @@ def log_likelihoods(prediction: Prediction, y: Tensor, softening: Tensor | float
 
 def clearly_better(values: Tensor, reference: Tensor, weights: Float[Tensor, " B"] | None = None) -> bool:
     """Whether log-likelihoods are higher than those of a reference by more than the standard error of the mean difference."""
+    mean, difference, share = _compared(values, reference, weights)
+    return mean > float((share * (difference - mean)).square().sum().sqrt())
+
+
+def mean_difference(values: Tensor, reference: Tensor, weights: Float[Tensor, " B"] | None = None) -> float:
+    """By how much the mean of log-likelihoods is higher than that of a reference."""
+    return _compared(values, reference, weights)[0]
+
+
+def _compared(values: Tensor, reference: Tensor, weights: Float[Tensor, " B"] | None) -> tuple[float, Tensor, Tensor]:
+    """The mean difference, the difference of every row summed over its targets, and the share of every row in the mean."""
     difference = (values - reference).reshape(len(values), -1).sum(dim=1)
     share = torch.ones_like(difference) if weights is None else weights
     share = share / share.sum()
-    mean = (share * difference).sum()
-    return float(mean) > float((share * (difference - mean)).square().sum().sqrt())
+    return float((share * difference).sum()), difference, share
 
 
 def _average(values: Float[Tensor, "B *targets"], weights: Float[Tensor, " B"] | None) -> Float[Tensor, "*targets"]:

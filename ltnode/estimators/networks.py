@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 import torch
@@ -9,6 +10,15 @@ import torch
 from ltnode.models import Ensemble, LatentTimeODE
 
 TableModel = LatentTimeODE | Ensemble
+
+END_TIMES: Mapping[str, str] = {
+    "gamma": "lt-node",
+    "amortized": "alt-node",
+    "mixture": "lt-node-mixture",
+    "uniform": "uni-node",
+    "fixed": "node",
+}
+"""Values of ``end_time``, and the models of `ltnode.build` that they stand for."""
 
 
 def networks_of(model: TableModel) -> list[LatentTimeODE]:

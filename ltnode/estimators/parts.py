@@ -31,6 +31,11 @@ class Parts:
     select: Rows | None = None
     calibrate: Rows | None = None
 
+    @property
+    def known(self) -> Rows:
+        """The rows that may be learnt from: all but those that calibrate."""
+        return self.fit if self.select is None else np.sort(np.concatenate([self.fit, self.select]))
+
 
 def draw_parts(
     rows: int,

@@ -49,11 +49,11 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         noise_std_: Standard deviation of the observation noise, in units of the target.
         interval_scores_: Sorted errors of the calibration rows, in standard deviations of their predictions; None without them.
         n_features_in_, feature_names_in_: As in every scikit-learn estimator.
-        n_iter_: Number of epochs that were run.
+        n_iter_: Number of epochs that were run before a ``refit``.
         loss_curve_: Mean training loss of every epoch, in standardised units.
         validation_scores_: Held-out log-likelihood of every epoch, in standardised units; None if no rows were held out.
-        validation_rows_, calibration_rows_: Numbers of the rows that were held out to choose, and of those that chose nothing;
-            None if no rows were.
+        validation_rows_, calibration_rows_: Numbers of the rows that were held out to choose, which ``refit`` trains on
+            afterwards, and of those that chose nothing; None if no rows were.
     """
 
     _task = "regression"
@@ -73,6 +73,7 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.15,
         calibration_fraction: float = 0.05,
+        refit: bool | str = "auto",
         n_iter_no_change: int = 20,
         tol: float = 1e-3,
         warm_start: bool = False,
@@ -100,6 +101,7 @@ class LTNodeRegressor(RegressorMixin, LTNodeEstimator):  # type: ignore[misc]
             early_stopping=early_stopping,
             validation_fraction=validation_fraction,
             calibration_fraction=calibration_fraction,
+            refit=refit,
             n_iter_no_change=n_iter_no_change,
             tol=tol,
             warm_start=warm_start,

@@ -33,6 +33,7 @@ _KEYS = frozenset(
         "validation_rows",
         "calibration_rows",
         "split_seed",
+        "refitted",
     }
 )
 _LABEL_TYPE = re.compile(r"[biuf][1248]|U|O")
@@ -103,6 +104,13 @@ class Reader:
         value = self._content[name]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise InputError(f"{name} must be an integer from {low} to {high}, not {str(value)[:40]!r}")
+        return value
+
+    def boolean(self, name: str) -> bool:
+        """A boolean."""
+        value = self._content[name]
+        if not isinstance(value, bool):
+            raise InputError(f"{name} must be a boolean, not {str(value)[:40]!r}")
         return value
 
     def choice(self, name: str, known: Iterable[str]) -> str:

@@ -70,6 +70,7 @@ def load_estimator(path: str | Path, device: str | torch.device = "cpu") -> LTNo
     folder = Path(path)
     model = restored_model(folder, KIND, torch.float64)
     content = files.read_json(folder / FILE, lambda value: isinstance(value, dict), "a saved estimator")
+    content.setdefault("refitted", False)  # files of versions without refit
     try:
         estimator = _rebuilt(Reader(content), model)
     except InputError as error:
@@ -97,6 +98,7 @@ def _described(estimator: LTNodeEstimator) -> dict[str, Any]:
         "validation_rows": None if estimator.validation_rows_ is None else estimator.validation_rows_.tolist(),
         "calibration_rows": None if estimator.calibration_rows_ is None else estimator.calibration_rows_.tolist(),
         "split_seed": getattr(estimator, "_split_seed", 0),
+        "refitted": getattr(estimator, "_refitted", False),
     }
 
 
@@ -148,6 +150,7 @@ def _restore_records(reader: Reader, estimator: LTNodeEstimator) -> None:
     estimator.validation_rows_ = reader.row_numbers("validation_rows")
     estimator.calibration_rows_ = reader.row_numbers("calibration_rows")
     estimator._split_seed = reader.integer("split_seed", 0, (1 << 32) - 1)
+    estimator._refitted = reader.boolean("refitted")
     estimator._partial_state = None
 
 

@@ -19,6 +19,7 @@ from types import EllipsisType
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from ltnode.models import LatentTimeODE
 
@@ -26,6 +27,7 @@ FIRST, SECOND, THIRD = "field.layers.0", "field.layers.2", "field.layers.4"
 """Names of the linear layers of the field."""
 Array = NDArray[np.float32]
 _Part = slice | int | EllipsisType
+_Index = _Part | tuple[_Part, ...]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Place:
     """Where a part of a parameter is stored: ``parameter[part]`` is ``blocks[block][k, *where]`` for network k."""
 
     parameter: str
-    part: _Part | tuple[_Part, ...]
+    part: _Index
     block: str
     where: tuple[_Part, ...]
 
@@ -62,23 +64,30 @@ class StackedParameters:
             }
             for flat in (self.flat, self.flat_gradient)
         )
+        self._copied = self._copies()
         self.load()
 
     @torch.no_grad()
     def load(self) -> None:
         """Copy the parameters of the networks into the stacked ones."""
-        for k, network in enumerate(self.networks):
-            own = dict(network.named_parameters())
-            for place in self.places:
-                self.values[place.block][(k, *place.where)] = own[place.parameter][place.part].numpy()
+        for own, part, stacked in self._copied:
+            stacked[...] = own.numpy(force=True)[part]
 
     @torch.no_grad()
     def store(self) -> None:
         """Copy the stacked parameters back into the networks."""
+        for own, part, stacked in self._copied:
+            own.detach().numpy()[part] = stacked
+
+    def _copies(self) -> list[tuple[nn.Parameter, _Index, Array]]:
+        """The parameters of all networks, the parts of them that are copied, and the views of the stacked parameters."""
+        found: list[tuple[nn.Parameter, _Index, Array]] = []
         for k, network in enumerate(self.networks):
             own = dict(network.named_parameters())
             for place in self.places:
-                own[place.parameter][place.part] = torch.tensor(self.values[place.block][(k, *place.where)])
+                where = place.where if ... in place.where else (*place.where, ...)  # a view, even of a single number
+                found.append((own[place.parameter], place.part, self.values[place.block][(k, *where)]))
+        return found
 
 
 def _arranged(network: LatentTimeODE) -> tuple[list[Place], dict[str, tuple[int, ...]]]:

@@ -1,0 +1,96 @@
+"""The local engine: a thread of this process as a worker, and memory that a worker keeps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ltnode.cluster.executor import Task
+from ltnode.cluster.local import LocalExecutor
+
+HERE = "test_local:where"
+ENDLESS = "test_local:endless"
+running = threading.Event()
+
+
+def where(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"here": threading.current_thread() is not threading.main_thread(), "n": arguments["n"]}
+
+
+def endless(arguments: dict[str, Any]) -> dict[str, Any]:
+    running.set()
+    while True:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def executor() -> Any:
+    with LocalExecutor(jobs=1, device="cpu", here=True) as local:
+        yield local
+
+
+def test_tasks_run_in_a_thread_of_this_process(executor: LocalExecutor) -> None:
+    outcomes = executor.run_all([Task(f"t{n}", HERE, {"n": n}) for n in range(5)])
+    assert {outcome.value["n"] for outcome in outcomes.values()} == set(range(5))
+    assert all(outcome.value["here"] for outcome in outcomes.values())
+
+
+def test_a_running_task_of_the_thread_can_be_cancelled_and_the_next_one_runs(
+    executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the process that takes the place of the thread
+    running.clear()
+    executor.submit(Task("endless", ENDLESS, {}))
+    executor.submit(Task("next", HERE, {"n": 1}))
+    assert running.wait(10.0)
+    executor.cancel("endless")
+    ended: dict[str, str] = {}
+    while len(ended) < 2:
+        ended |= {outcome.name: outcome.status for outcome in executor.wait(30.0)}
+    assert ended == {"endless": "cancelled", "next": "done"}
+
+
+def test_closing_ends_the_thread_in_the_middle_of_a_task(executor: LocalExecutor) -> None:
+    """Ctrl-C must not wait for a block of a large model."""
+    running.clear()
+    executor.submit(Task("endless", ENDLESS, {}))
+    assert running.wait(10.0)
+    before, began = threading.active_count(), time.monotonic()
+    executor.close()
+    assert threading.active_count() == before - 1
+    assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator of glibc")
+def test_freed_memory_is_kept() -> None:
+    """Blocks of 16 MiB, written 20 times, cost the page faults of one; by default glibc gives them back, and each costs 4096."""
+    pytest.importorskip("resource")
+    program = """
+import platform, resource, sys
+import numpy as np
+from ltnode.cluster.allocator import keep_freed_memory
+if platform.libc_ver()[0] != "glibc":
+    sys.exit("not glibc")
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+np.ones(1 << 21)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    large = [np.ones(1 << 21), np.ones(1 << 21), np.ones(1 << 21)]
+    del large
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    faults = {}
+    for how in ("keep", "return"):
+        command = [sys.executable, "-c", program, how]
+        answer = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+        if "not glibc" in answer.stderr:
+            pytest.skip("the C library is not glibc")
+        faults[how] = int(answer.stdout)
+    assert faults["keep"] < 0.2 * faults["return"]
