@@ -2,11 +2,12 @@
 
 usage: python benchmarks/cluster.py [--engines local ray] [--trials 1000] [--rows 1000000] [--images 50000] [--json FILE]
 
-Every prediction runs as a command of its own with one worker on one core, and so does the plain loop, which reads the same files,
-predicts the same batches and writes the same tables in one process. Three ratios are recorded: of the wall time of the commands;
-of the processor time of all their processes, which is the one to trust on a busy machine; and of the rates after the first block,
-which leave out how long Ray, torch and the worker take to start. The prediction of the rows is also killed in the middle and
-repeated. An existing record is continued: rows of the same engine are replaced.
+Every prediction runs as a command of its own with one worker on one core. The loop it is compared with, `plain_loop.py`, is what
+one would write by hand: it reads the same files, predicts batches of the same size and writes the same columns in one process.
+Both count from the start of their program to its end, with all imports. Three ratios are recorded, each the cost of the loop by
+that of the command: of the processor time of all their processes (of Ray's, too), which is the one to trust on a busy machine; of
+the processor time from the first to the last file of the output, which leaves out all starts; and of the wall time. Then the
+prediction is killed in the middle and repeated. An existing record is continued: measurements of the same are replaced.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from PIL import Image
 from pyarrow import parquet
 
 import ltnode
-from ltnode.cluster.blocks import find_blocks, read_block
+from ltnode.cluster.blocks import find_blocks
 from ltnode.cluster.engines import make_executor
-from ltnode.cluster.predict_block import block_table
 from ltnode.cluster.spec import SweepSpec
 from ltnode.cluster.sweep import Sweep
 from ltnode.cluster.sweep_report import write_report
-from ltnode.trained import TrainedModel
 from ltnode.training.provenance import source_state
 
 HERE = Path(__file__).resolve().parent
+KEYS = ("engine", "what", "inputs")
+"""What a measurement replaces in the record: the earlier one of the same."""
 SWEEP = {
     "model": "lt-node",
     "data": "synthetic",
@@ -71,27 +72,37 @@ def sweep_overhead(engine: str, trials: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def timed(command: list[str], parts: Path | None = None, kill_at: int | None = None) -> dict[str, Any]:
-    """Run a command: wall seconds, and of it and all its descendants processor seconds and the largest memory of a process."""
+def timed(command: list[str], output: Path, kill_at: int | None = None) -> dict[str, Any]:
+    """Run a prediction: wall seconds, and of it and all its descendants processor seconds and the largest memory of a process.
+
+    The processor seconds are also given from when the first files of the output were seen to when the last one was, with their
+    number.
+    """
     began = time.monotonic()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
     family: set[int] = {process.pid}
     memory: list[int] = []
     seconds: dict[int, float] = {}
+    progress: list[tuple[int, float]] = []  # files that were written, and processor seconds until then
     while process.poll() is None:
+        written = len(list(output.glob("part-*")))
         seen = _processes()
         family |= _descendants(family, seen)
         seconds |= {pid: seen[pid][1] for pid in family & seen.keys()}
         memory.append(max((seen[pid][2] for pid in family & seen.keys()), default=0))
-        if kill_at is not None and parts is not None and len(list(parts.glob("part-*"))) >= kill_at:
+        if written and (not progress or written > progress[-1][0]):
+            progress.append((written, sum(seconds.values())))
+        if kill_at is not None and written >= kill_at:
             os.killpg(process.pid, signal.SIGKILL)
-        time.sleep(0.2)
-    half = len(memory) // 2
+        time.sleep(0.1)
+    half, (first, used), (last, used_at_last) = len(memory) // 2, progress[0], progress[-1]
     return {
         "status": process.returncode,
         "wall_seconds": round(time.monotonic() - began, 1),
         "cpu_seconds": round(sum(seconds.values()), 1),
+        "cpu_seconds_between_files": round(used_at_last - used, 2),
+        "files_between": last - first,
         "peak_mib_first_half": max(memory[:half], default=0) >> 20,
         "peak_mib_second_half": max(memory[half:], default=0) >> 20,
     }
@@ -118,64 +129,63 @@ def _descendants(family: set[int], processes: dict[int, tuple[int, float, int]])
     return found
 
 
-def steady_rate(output: Path) -> float:
-    """Inputs a second after the first block was written, so that the start of the programs is not counted."""
-    written = sorted((file.stat().st_mtime, parquet.read_metadata(file).num_rows) for file in output.glob("part-*"))
-    return sum(rows for _, rows in written[1:]) / (written[-1][0] - written[0][0])
-
-
 def predictions(kind: str, engine: str, run: Path, inputs: Path, n: int, folder: Path) -> dict[str, Any]:
-    """One prediction of all inputs, beside the plain loop."""
-    script = [sys.executable, str(HERE / "cluster.py"), "--plain", str(run), str(inputs), str(folder / "plain")]
-    plain = timed(script)
+    """One prediction of all inputs, and the plain loop just before it."""
+    plain = timed([sys.executable, str(HERE / "plain_loop.py"), str(run), str(inputs), str(folder / "plain")], folder / "plain")
     output = folder / engine
-    command = [sys.executable, "-m", "ltnode.cli", "predict", str(run), "--input", str(inputs), "--output", str(output)]
-    command += ["--engine", engine, "--jobs", "1", "--device", "cpu"]
-    measured = timed(command)
+    measured = timed(_command(engine, run, inputs, output), output)
     return {
         "what": kind,
         "engine": engine,
         "inputs": n,
         "written": _rows(output),
+        "written_by_the_loop": _rows(folder / "plain"),
         "plain": plain,
         "measured": measured,
-        "inputs_per_second": round(n / measured["wall_seconds"]),
-        "inputs_per_second_plain": round(n / plain["wall_seconds"]),
-        "ratio_of_wall": round(plain["wall_seconds"] / measured["wall_seconds"], 3),
+        "inputs_per_second": round(n / measured["cpu_seconds"]),
+        "inputs_per_second_plain": round(n / plain["cpu_seconds"]),
         "ratio_of_cpu": round(plain["cpu_seconds"] / measured["cpu_seconds"], 3),
-        "ratio_after_the_first_block": round(steady_rate(output) / steady_rate(folder / "plain"), 3),
+        "ratio_of_cpu_between_files": round(_steady_rate(measured) / _steady_rate(plain), 3),
+        "ratio_of_wall": round(plain["wall_seconds"] / measured["wall_seconds"], 3),
     }
 
 
-def killed(run: Path, inputs: Path, n: int, folder: Path) -> dict[str, Any]:
+def _command(engine: str, run: Path, inputs: Path, output: Path) -> list[str]:
+    command = [sys.executable, "-m", "ltnode.cli", "predict", str(run), "--input", str(inputs), "--output", str(output)]
+    return [*command, "--engine", engine, "--jobs", "1", "--device", "cpu"]
+
+
+def _steady_rate(run: dict[str, Any]) -> float:
+    return float(run["files_between"] / run["cpu_seconds_between_files"])
+
+
+def killed(kind: str, engine: str, run: Path, inputs: Path, n: int, folder: Path) -> dict[str, Any]:
     """Kill the prediction in the middle, repeat it, and count every row."""
     output = folder / "killed"
-    command = [sys.executable, "-m", "ltnode.cli", "predict", str(run), "--input", str(inputs), "--output", str(output)]
-    first = timed([*command, "--jobs", "1", "--device", "cpu"], output, kill_at=len(find_blocks([str(inputs)])) // 2)
-    kept = _rows(output)
-    timed([*command, "--jobs", "1", "--device", "cpu"])
-    seen = arrow.concat_tables([parquet.read_table(file, columns=["input", "row"]) for file in sorted(output.glob("part-*"))])
+    command = _command(engine, run, inputs, output)
+    first = timed(command, output, kill_at=len(find_blocks([str(inputs)])) // 2)
+    time.sleep(5)  # workers of a cluster notice a moment later that their caller is gone
+    kept = {file.name: file.stat().st_mtime_ns for file in output.glob("part-*")}
+    rows_kept = _rows(output)
+    again = timed(command, output)
+    files = sorted(output.glob("part-*"))
+    seen = arrow.concat_tables([parquet.read_table(file, columns=["input", "row"]) for file in files])
     pairs = set(zip(seen["input"].to_pylist(), seen["row"].to_pylist(), strict=True))
     return {
+        "what": kind,
+        "engine": engine,
+        "inputs": n,
         "killed_with_status": first["status"],
-        "rows_kept": kept,
+        "repeated_with_status": again["status"],
+        "rows_kept": rows_kept,
+        "kept_files_untouched": all((output / name).stat().st_mtime_ns == written for name, written in kept.items()),
         "rows": seen.num_rows,
         "different_rows": len(pairs),
-        "inputs": n,
     }
 
 
 def _rows(output: Path) -> int:
     return sum(parquet.read_metadata(file).num_rows for file in output.glob("part-*"))
-
-
-def plain_loop(run: Path, inputs: str, output: Path) -> None:
-    """The same reading, predicting and writing in one loop."""
-    torch.set_num_threads(1)
-    trained = TrainedModel.open(run, "cpu")
-    output.mkdir(parents=True)
-    for block in find_blocks([inputs]):
-        parquet.write_table(block_table(trained, read_block(block, trained), 10), output / block.name)
 
 
 def make_rows(folder: Path, n: int) -> tuple[Path, Path]:
@@ -209,11 +219,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plain", nargs=3, metavar=("RUN", "INPUTS", "OUTPUT"), help="only the plain loop")
+    parser.add_argument("--no-kill", action="store_true", help="do not kill and repeat the predictions")
     chosen = parser.parse_args()
-    if chosen.plain:
-        plain_loop(Path(chosen.plain[0]), chosen.plain[1], Path(chosen.plain[2]))
-        return
     record: dict[str, Any] = {
         "machine": platform.machine(),
         "cores": os.cpu_count(),
@@ -227,7 +234,7 @@ def main() -> None:
 
     def keep(kind: str, row: dict[str, Any]) -> None:
         row |= source_state()
-        others = [old for old in record.get(kind, []) if any(old.get(key) != row.get(key) for key in ("engine", "what"))]
+        others = [old for old in record.get(kind, []) if any(old.get(key) != row.get(key) for key in KEYS)]
         record[kind] = [*others, row]
         print(json.dumps(row), flush=True)
         if chosen.json:
@@ -245,8 +252,8 @@ def main() -> None:
             run, inputs = make(folder / kind, n)
             for engine in chosen.engines:
                 keep("predictions", predictions(kind, engine, run, inputs, n, folder / f"{kind}-{engine}"))
-            if kind == "rows":
-                keep("killed_and_repeated", killed(run, inputs, n, folder))
+                if not chosen.no_kill:
+                    keep("killed_and_repeated", killed(kind, engine, run, inputs, n, folder / f"{kind}-{engine}"))
 
 
 if __name__ == "__main__":

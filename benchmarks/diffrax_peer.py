@@ -52,6 +52,14 @@ State = tuple[Parameters, Parameters]
 """Parameters and their momenta."""
 
 
+class Network(NamedTuple):
+    """``stem(p, x)``, ``field(t, h, p)`` and ``head(p, h)``."""
+
+    stem: Callable[[Parameters, Array], Array]
+    field: Callable[[Array, Array, Parameters], Array]
+    head: Callable[[Parameters, Array], Array]
+
+
 class Problem(NamedTuple):
     """Images (B, C, H, W), labels (B,), ascending end-times (S,) with their weights (S,), and the KL term of the loss."""
 
@@ -126,6 +134,9 @@ def head(p: Parameters, h: Array) -> Array:
     return features @ p["head.4.weight"].T + p["head.4.bias"]
 
 
+PAPER = Network(stem, field, head)
+
+
 class Solved(NamedTuple):
     """The forward solve: accepted and tried steps, and whether it reached the last end-time."""
 
@@ -134,15 +145,15 @@ class Solved(NamedTuple):
     reached: Array
 
 
-def loss_of(p: Parameters, problem: Problem, adjoint: Any, controller: Any) -> tuple[Array, Solved]:
+def loss_of(p: Parameters, problem: Problem, adjoint: Any, controller: Any, network: Network) -> tuple[Array, Solved]:
     """The negative evidence lower bound per data point: `LatentTimeODE.compose_loss` after one solve."""
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(field),
+        diffrax.ODETerm(network.field),
         diffrax.Dopri5(),
         t0=0.0,
         t1=problem.times[-1],
         dt0=None,
-        y0=stem(p, problem.x),
+        y0=network.stem(p, problem.x),
         args={name: value for name, value in p.items() if name.startswith("field.")},
         saveat=diffrax.SaveAt(ts=problem.times),
         stepsize_controller=controller,
@@ -151,17 +162,19 @@ def loss_of(p: Parameters, problem: Problem, adjoint: Any, controller: Any) -> t
         throw=False,
     )
     states = solution.ys
-    logits = head(p, states.reshape(-1, *states.shape[2:])).reshape(*states.shape[:2], -1)
+    logits = network.head(p, states.reshape(-1, *states.shape[2:])).reshape(*states.shape[:2], -1)
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), problem.y[None, :, None], axis=2)[:, :, 0]
     loss = problem.kl_term - (problem.weights[:, None] * chosen).sum(axis=0).mean()
     stats, reached = solution.stats, solution.result == diffrax.RESULTS.successful
     return loss, Solved(stats["num_accepted_steps"], stats["num_steps"], reached)
 
 
-def train_step(state: State, problem: Problem, adjoint: Any, controller: Any = CONTROLLER) -> tuple[State, Array, Solved]:
+def train_step(
+    state: State, problem: Problem, adjoint: Any, controller: Any = CONTROLLER, network: Network = PAPER
+) -> tuple[State, Array, Solved]:
     """Parameters and momenta after an update of torch's SGD, the loss before it, and the solve."""
     p, momenta = state
-    (loss, solved), gradients = jax.value_and_grad(loss_of, has_aux=True)(p, problem, adjoint, controller)
+    (loss, solved), gradients = jax.value_and_grad(loss_of, has_aux=True)(p, problem, adjoint, controller, network)
     momenta = jax.tree.map(lambda m, g, w: MOMENTUM * m + g + WEIGHT_DECAY * w, momenta, gradients, p)
     return (jax.tree.map(lambda w, m: w - LR * m, p, momenta), momenta), loss, solved
 
@@ -171,7 +184,7 @@ def first_state(p: Parameters) -> State:
     return jax.tree.map(jnp.copy, p), jax.tree.map(jnp.zeros_like, p)
 
 
-def time_adjoint(name: str, p: Parameters, problem: Problem, repeats: int) -> dict[str, Any]:
+def time_adjoint(name: str, p: Parameters, problem: Problem, repeats: int, network: Network = PAPER) -> dict[str, Any]:
     """A row of the table; compiling is not timed.
 
     ``device_ms`` is the median wall time of a step that is waited for, ``loop_ms`` the mean of steps queued one after the
@@ -179,7 +192,8 @@ def time_adjoint(name: str, p: Parameters, problem: Problem, repeats: int) -> di
     the step before. How many the backward solve of an adjoint needs, diffrax does not tell. The memory is what XLA planned.
     """
     state = first_state(p)
-    compiled = jax.jit(partial(train_step, adjoint=ADJOINTS[name]), donate_argnums=0).lower(state, problem).compile()
+    step = partial(train_step, adjoint=ADJOINTS[name], network=network)
+    compiled = jax.jit(step, donate_argnums=0).lower(state, problem).compile()
     state, _, solved = compiled(state, problem)
     samples = []
     for _ in range(repeats + 2):

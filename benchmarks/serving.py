@@ -1,12 +1,17 @@
 """Load on loopback: `ltnode serve` in one process, clients in another.
 
 usage: python benchmarks/serving.py [--run zoo/lt-node-mnist-paper] [--seconds 10] [--requests 10000] [--out benchmarks/results]
+       python benchmarks/serving.py --uploads [--run zoo/lt-node-mnist] [--seconds 10] [--out benchmarks/results]
 
 Closed loop: every client keeps one connection, sends an image as an array, waits for the answer and sends the next. Measured
 with 1, 8 and 64 clients: requests per second, median and 99th percentile of the time to an answer, mean size of a pass. At 64
 clients the same once more one by one (--max-batch 1), in turns with batching, so that a busy machine slows both alike; asked
 for is a ratio of at least 2. Then resident memory over many requests, after a pass of every size. The whole takes about four
 minutes on two cores.
+
+With ``--uploads`` the clients send the digits of the sample images as PNG files in forms, which the decoding processes read.
+Asked for on two cores, clients included: at least 150 requests per second and a median of at most 6 ms with one client, and at
+least 600 requests per second with 64. This part of the record has a provenance of its own; the other parts stay.
 """
 
 from __future__ import annotations
@@ -34,20 +39,25 @@ CLIENTS = (1, 8, 64)
 SAMPLES = 10
 ROUNDS = 2
 WANTED_RATIO = 2.0
+UPLOADING = (1, 64)
+WANTED_PER_S = {1: 150.0, 64: 600.0}
+WANTED_P50_MS = 6.0
+SAMPLE_IMAGES = Path(__file__).parents[1] / "ltnode" / "serve" / "samples"
+BOUNDARY = b"part"
 FLAT_MB = 50.0
 """Memory counts as flat below this growth, in MiB."""
 
 
 @contextmanager
-def server(run: str, *options: str) -> Iterator[int]:
-    """``ltnode serve`` on a free port; gives the port and ends the process."""
+def server(run: str, *options: str) -> Iterator[tuple[int, int]]:
+    """``ltnode serve`` on a free port; gives the port and the number of the process, and ends it."""
     command = [sys.executable, "-m", "ltnode.cli", "serve", run, "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         for line in process.stdout:
             if found := re.search(r"Open http://[^:]+:(\d+)", line):
-                yield int(found[1])
+                yield int(found[1]), process.pid
                 return
         raise SystemExit("the server did not start")
     finally:
@@ -72,12 +82,18 @@ class Client:
         return int(answer[9:12]), await self.reader.readexactly(length)
 
     async def predict(self, body: bytes) -> int:
-        head = b"POST /api/predict HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        kind = b"multipart/form-data; boundary=" + BOUNDARY if body.startswith(b"--") else b"application/json"
+        head = b"POST /api/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: " + kind + b"\r\n"
         return (await self.ask(head, body))[0]
 
 
-def bodies(samples: int) -> list[bytes]:
-    """A hundred images of 28x28 as JSON."""
+def bodies(samples: int, uploads: bool) -> list[bytes]:
+    """A hundred images of 28x28 as JSON, or the digits among the sample images as forms with a PNG file."""
+    if uploads:
+        field, end = b'Content-Disposition: form-data; name="', b"\r\n--" + BOUNDARY
+        number = field + b'samples"\r\n\r\n%d' % samples + end + b"\r\n"
+        head = b"--" + BOUNDARY + b"\r\n" + number + field + b'file"; filename="digit.png"\r\nContent-Type: image/png\r\n\r\n'
+        return [head + file.read_bytes() + end + b"--\r\n" for file in sorted(SAMPLE_IMAGES.glob("digit-*.png"))]
     pixels = np.random.default_rng(0).integers(0, 256, (100, 28, 28))
     return [json.dumps({"inputs": [image], "samples": samples}).encode() for image in pixels.tolist()]
 
@@ -94,9 +110,16 @@ def counters(text: str) -> dict[str, float]:
     }
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process and its children, those that decode images, have used until now (Linux)."""
+    children = [number for one in Path(f"/proc/{pid}/task").glob("*/children") for number in one.read_text().split()]
+    stats = [Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split() for number in (pid, *children)]
+    return sum(int(values[11]) + int(values[12]) for values in stats) / os.sysconf("SC_CLK_TCK")
+
+
 async def metrics(port: int) -> str:
     client = await Client.connect(port)  # one of its own: the server closes those that are idle
-    text = (await client.ask(b"GET /metrics HTTP/1.1\r\nHost: x\r\n"))[1].decode()
+    text = (await client.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"))[1].decode()
     client.writer.close()
     return text
 
@@ -108,9 +131,11 @@ async def every_size_once(client: Client) -> None:
         await client.predict(json.dumps({"inputs": [image] * size, "samples": 1}).encode())
 
 
-async def closed_loop(port: int, clients: int, seconds: float, requests: int | None, samples: int) -> dict[str, Any]:
+async def closed_loop(
+    port: int, clients: int, seconds: float, requests: int | None, samples: int, uploads: bool
+) -> dict[str, Any]:
     """Load for some seconds, or until so many requests are answered; then memory is noted at every tenth of them."""
-    sent = bodies(samples)
+    sent = bodies(samples, uploads)
     memory: list[float] = []
     took: list[float] = []
     failed = 0
@@ -154,16 +179,18 @@ async def closed_loop(port: int, clients: int, seconds: float, requests: int | N
     }
 
 
-def load(port: int, clients: int, seconds: float, requests: int | None = None, samples: int = SAMPLES) -> dict[str, Any]:
+def load(
+    port: int, clients: int, seconds: float, requests: int | None = None, samples: int = SAMPLES, uploads: bool = False
+) -> dict[str, Any]:
     """`closed_loop` in a process of its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
-        found = other.submit(_load, port, clients, seconds, requests, samples).result()
+        found = other.submit(_load, port, clients, seconds, requests, samples, uploads).result()
     print(f"{clients} clients: {found['requests_per_s']:.0f} requests/s", file=sys.stderr)
     return found
 
 
-def _load(port: int, clients: int, seconds: float, requests: int | None, samples: int) -> dict[str, Any]:
-    return asyncio.run(closed_loop(port, clients, seconds, requests, samples))
+def _load(port: int, clients: int, seconds: float, requests: int | None, samples: int, uploads: bool) -> dict[str, Any]:
+    return asyncio.run(closed_loop(port, clients, seconds, requests, samples, uploads))
 
 
 def combined(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -174,7 +201,7 @@ def combined(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 def measure(run: str, seconds: float, requests: int) -> dict[str, Any]:
     batched: dict[int, list[dict[str, Any]]] = {clients: [] for clients in CLIENTS}
     one_by_one: list[dict[str, Any]] = []
-    with server(run) as together, server(run, "--max-batch", "1") as alone:
+    with server(run) as (together, _), server(run, "--max-batch", "1") as (alone, _):
         for _ in range(ROUNDS):
             for clients in CLIENTS:
                 batched[clients].append(load(together, clients, seconds))
@@ -191,6 +218,30 @@ def measure(run: str, seconds: float, requests: int) -> dict[str, Any]:
         "ratio_rounds": ratios,
         "memory": {"requests": many["requests"], "mb": memory, "growth_mb": memory[-1] - memory[0], "failed": many["failed"]},
     }
+
+
+def measure_uploads(run: str, seconds: float) -> list[dict[str, Any]]:
+    rounds: dict[int, list[dict[str, Any]]] = {clients: [] for clients in UPLOADING}
+    with server(run) as (port, pid):
+        for _ in range(ROUNDS):
+            for clients in UPLOADING:
+                before = processor_seconds(pid)
+                found = load(port, clients, seconds, uploads=True)
+                used = processor_seconds(pid) - before
+                rounds[clients].append({**found, "server_processor_ms": 1e3 * used / max(found["requests"], 1)})
+    return [combined(rounds[clients]) for clients in UPLOADING]
+
+
+def show_uploads(rows: list[dict[str, Any]]) -> tuple[list[str], bool]:
+    """The table, and whether everything that is asked for holds."""
+    lines = ["| clients | requests/s | asked for | p50 ms | p99 ms | inputs a pass | processor ms | failed |", "|" + "---|" * 8]
+    for row in rows:
+        lines.append(
+            f"| {row['clients']} | {row['requests_per_s']:.0f} | {WANTED_PER_S[row['clients']]:.0f} | {row['p50_ms']:.1f} | "
+            f"{row['p99_ms']:.1f} | {row['inputs_per_pass']:.1f} | {row['server_processor_ms']:.2f} | {row['failed']} |"
+        )
+    fast = all(row["requests_per_s"] >= WANTED_PER_S[row["clients"]] and not row["failed"] for row in rows)
+    return lines, fast and rows[0]["p50_ms"] <= WANTED_P50_MS
 
 
 def provenance(run: str) -> dict[str, Any]:
@@ -229,21 +280,31 @@ def show(found: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", default="zoo/lt-node-mnist-paper")
+    parser.add_argument("--run")
+    parser.add_argument("--uploads", action="store_true")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args()
-    facts = provenance(options.run)
+    run = options.run or ("zoo/lt-node-mnist" if options.uploads else "zoo/lt-node-mnist-paper")
+    record = options.out / "serving.json"
+    facts = provenance(run)
     began = time.perf_counter()
-    found = measure(options.run, options.seconds, options.requests)
+    found: dict[str, Any] = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    if options.uploads:
+        rows = measure_uploads(run, options.seconds)
+        found["uploads"] = {"provenance": facts, "loads": rows}
+        lines, holds = show_uploads(rows)
+    else:
+        found |= {"provenance": facts, **measure(run, options.seconds, options.requests)}
+        lines, failed = show(found), sum(row["failed"] for row in (*found["loads"], found["one_by_one"], found["memory"]))
+        holds = found["ratio"] >= WANTED_RATIO and found["memory"]["growth_mb"] <= FLAT_MB and not failed
     facts["load_average_after"] = os.getloadavg()
     facts["wall_time_s"] = round(time.perf_counter() - began, 1)
-    print("\n".join(show(found)))
+    print("\n".join(lines))
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "serving.json").write_text(json.dumps({"provenance": facts, **found}, indent=2) + "\n", encoding="utf-8")
-    failed = sum(row["failed"] for row in (*found["loads"], found["one_by_one"], found["memory"]))
-    if found["ratio"] < WANTED_RATIO or found["memory"]["growth_mb"] > FLAT_MB or failed:
+    record.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if not holds:
         raise SystemExit("a claim does not hold")
 
 

@@ -142,7 +142,10 @@ def test_a_batch_prediction_is_finished_after_a_fault_at_any_write(tmp_path: Pat
     out = tmp_path / "out"
     out.mkdir()
     common = {"run": str(run), "output": str(out), "samples": 2, "device": "cpu", "threads": 1, "columns": []}
-    work = [{**common, "false_alarm_rate": None, "block": b.to_json()} for b in find_blocks([str(tmp_path / "rows.parquet")], 20)]
+    work = [
+        {**common, "call": "", "false_alarm_rate": None, "block": b.to_json()}
+        for b in find_blocks([str(tmp_path / "rows.parquet")], 20)
+    ]
 
     def predict() -> None:
         for block in work:

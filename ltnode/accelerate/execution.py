@@ -15,11 +15,13 @@ from ltnode.accelerate.kernels.conv_trajectory import EPS, FieldTensors, ThreeNo
 from ltnode.accelerate.kernels.cuda import conv_trajectory as conv_trajectory_cuda
 from ltnode.accelerate.kernels.cuda.norm_relu import norm_relu
 from ltnode.accelerate.kernels.fused_sequential import run_fused
+from ltnode.accelerate.predicting.captured import CapturedPredictions
 from ltnode.accelerate.prepared_field import PreparedField, can_be_prepared
 from ltnode.accelerate.solve import fused_replayer
 from ltnode.models.execution import Execution
 from ltnode.models.latent_time import LatentTimeODE
 from ltnode.models.options import SolverOptions
+from ltnode.models.prediction import Prediction
 from ltnode.models.shared_grid import same_grid
 from ltnode.ode import Stats
 from ltnode.ode.replay import Replayer
@@ -29,6 +31,13 @@ from ltnode.typing import Tensor
 
 class FusedSolves(Execution):
     """Replays training grids in fused kernels, and prepares fields on CPUs, where they support it; the default of the package."""
+
+    def __init__(self, predictions: CapturedPredictions | None = None) -> None:
+        self._predictions = predictions or CapturedPredictions()
+
+    def predict(self, model: nn.Module, x: Tensor, samples: int, draw: str, seed: int) -> Prediction | None:
+        """See `Execution.predict`; on CUDA in a graph."""
+        return self._predictions.predict(model, x, samples, draw, seed)
 
     def replayer(self, field: nn.Module, h: Tensor, times: Tensor, options: SolverOptions) -> Replayer | None:
         """See `Execution.replayer`."""

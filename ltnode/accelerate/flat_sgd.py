@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ltnode.accelerate.kernels.cuda.masked_sgd import FlatAverage, Rule, masked_sgd
 from ltnode.models.averaging import WeightAverage
 from ltnode.typing import Tensor
+
+
+def unsupported_reason_flat(optimizer: torch.optim.Optimizer) -> str | None:
+    """Explain why `FlatSGD` does not compute the update of an optimiser."""
+    if type(optimizer) is not torch.optim.SGD:
+        return f"it is {type(optimizer).__name__}"
+    if any(group["dampening"] or group["maximize"] for group in optimizer.param_groups):
+        return "it has dampening, or maximises"
+    if len({(group["momentum"], group["nesterov"]) for group in optimizer.param_groups}) > 1:
+        return "its parameter groups have different momentum"
+    if any(p.dtype != torch.float32 for group in optimizer.param_groups for p in group["params"]):
+        return "its parameters are not float32"
+    return None
 
 
 class FlatSGD:
@@ -54,7 +69,10 @@ class FlatSGD:
             self._group_rates = rates
 
     @torch.no_grad()
-    def update(self, gradients: tuple[Tensor, ...], valid: Tensor) -> None:
+    def update(self, gradients: Sequence[Tensor], valid: Tensor) -> None:
         """Make one SGD step if ``valid`` holds; otherwise leave parameters, momentum and average unchanged."""
         rule = Rule(self._rates, self._decay, self._momentum_factor, self._nesterov)
         masked_sgd(self.parameters, gradients, self._momentum, valid, rule, self._average)
+
+    def release(self) -> None:
+        """Do nothing: the eager step takes the momentum as it is."""

@@ -92,6 +92,11 @@ def fused_posterior_terms(model: LatentTimeODE, x: Tensor, times: Tensor, precis
         alpha, beta = end_time.shape_and_rate()
     else:
         return model.posterior_terms(x, times)
+    return gamma_terms(end_time, alpha, beta, times)
+
+
+def gamma_terms(end_time: GammaTime | AmortizedGammaTime, alpha: Tensor, beta: Tensor, times: Tensor) -> PosteriorTerms:
+    """Compute log-densities and divergence of Gamma posteriors with these shapes and rates, in one kernel where it applies."""
     prior = end_time.prior_distribution
     if gamma_posterior.unsupported_reason(alpha, times) is not None:
         q = GammaDistribution(alpha, beta, prior.window, prior)

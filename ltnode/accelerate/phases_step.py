@@ -12,13 +12,14 @@ from functools import cached_property
 
 import torch
 
+from ltnode.accelerate.captured_update import CapturedUpdate, captured_update, has_state
 from ltnode.accelerate.execution import FusedLayers
-from ltnode.accelerate.flat_sgd import FlatSGD
 from ltnode.accelerate.recorder import Recorder
+from ltnode.accelerate.running_statistics import RunningStatistics
 from ltnode.device import autocast
 from ltnode.models import Model, execution
 from ltnode.models.averaging import Averages
-from ltnode.models.step import Batch, Optimizers, StepSettings, part_names
+from ltnode.models.step import Batch, Optimizers, StepSettings, clipped, part_names
 from ltnode.ode import Stats
 from ltnode.typing import Tensor
 
@@ -37,7 +38,7 @@ class _Captured:
 
 
 class PhasesGraphStep:
-    """`TrainingStep` of a model with ``fixed_operations`` on CUDA with SGD: replays one CUDA graph per batch size.
+    """`TrainingStep` of a model with ``fixed_operations`` on CUDA: replays one CUDA graph per batch size.
 
     An update whose loss is not finite is masked and counted.
     """
@@ -58,11 +59,17 @@ class PhasesGraphStep:
         device = next(model.parameters()).device
         self._recorder = Recorder(device, concurrent_runs)
         self._failures = torch.zeros((), dtype=torch.long, device=device)
+        self._statistics = {phase: RunningStatistics(model) for phase in model.phases}
+
+    @property
+    def ready(self) -> bool:
+        """Whether the optimisers have their state, without which a step cannot be captured."""
+        return all(map(has_state, self._optimizers.values()))
 
     @cached_property
-    def _updates(self) -> dict[str, FlatSGD]:
+    def _updates(self) -> dict[str, CapturedUpdate]:
         # Made at the first step, after a resumed run has restored the optimisers' state.
-        return {phase: FlatSGD(self._optimizers[phase], self._averages.get(phase)) for phase in self.model.phases}
+        return {phase: captured_update(self._optimizers[phase], self._averages.get(phase)) for phase in self.model.phases}
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`.
@@ -86,8 +93,11 @@ class PhasesGraphStep:
         return {"masked_updates": int(self._failures)}
 
     def release(self) -> None:
-        """Free the captured graphs and their memory; the counter stays."""
+        """Free the captured graphs and their memory, and leave the optimisers to the eager step; the counter stays."""
         self._graphs.clear()
+        if "_updates" in self.__dict__:
+            for update in self._updates.values():
+                update.release()
 
     def _capture(self, batch: Batch) -> _Captured:
         x, y = batch.x.clone(), batch.target.clone()
@@ -102,13 +112,15 @@ class PhasesGraphStep:
         model, enabled = self.model, self._recorder.enabled
         reported: list[Tensor] = []
         for phase, update in self._updates.items():
-            with autocast(self.settings.precision, x.device), execution.using(self._execution):
-                loss = model.loss(x, y, n_data=self.settings.n_data, phase=phase)
-            assert model.loss_parts is not None
-            gradients = torch.autograd.grad(loss, update.parameters)
-            valid = torch.isfinite(loss) & enabled
+            with self._statistics[phase].undone_unless() as flag:
+                with autocast(self.settings.precision, x.device), execution.using(self._execution):
+                    loss = model.loss(x, y, n_data=self.settings.n_data, phase=phase)
+                assert model.loss_parts is not None
+                gradients = torch.autograd.grad(loss, update.parameters)
+                valid = torch.isfinite(loss) & enabled
+                flag.append(valid)
             self._failures += ~valid & enabled
-            update.update(gradients, valid)
+            update.update(clipped(gradients, self.settings.clip_norm), valid)
             model.after_step()
             reported += [part.detach() for part in model.loss_parts.logged().values()]
         return torch.stack([part.double() for part in reported])

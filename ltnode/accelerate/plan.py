@@ -14,6 +14,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from ltnode.accelerate.captured_update import unsupported_reason_update
+from ltnode.accelerate.compiled import has_dropout, unsupported_reason_compile
 from ltnode.accelerate.kernels.conv_trajectory import EPS
 from ltnode.errors import ConfigError
 from ltnode.models import Model
@@ -25,8 +27,9 @@ from ltnode.ode.replay import traced
 from ltnode.ode.tableau import ButcherTableau, get_tableau
 from ltnode.typing import Tensor
 
-Accelerate = Literal["auto", "off", "graph", "fused"]
-"""Requested acceleration: the fastest supported, none, at most a captured step, or a captured step with fused kernels."""
+Accelerate = Literal["auto", "off", "graph", "compiled", "fused"]
+"""Requested acceleration: the fastest supported, none, at most a captured step, one whose layers are compiled from the start, or
+one with fused kernels."""
 
 _LARGEST_TILE = 64
 
@@ -36,19 +39,25 @@ class Plan:
     """How training steps are computed.
 
     Attributes:
-        mode: ``"eager"``, ``"captured"`` (one CUDA graph per step), or ``"fused"`` (a captured step with fused kernels).
+        mode: ``"eager"``, ``"captured"`` (one CUDA graph per step), ``"compiled"`` (one with compiled layers), or ``"fused"``
+            (one with fused kernels).
         reason: Why no faster mode is used; None for the fastest.
+        compile: When the layers of a captured step are compiled.
     """
 
-    mode: Literal["eager", "captured", "fused"]
+    mode: Literal["eager", "captured", "compiled", "fused"]
     reason: str | None = None
+    compile: Literal["never", "later", "now"] = "never"
 
     def __str__(self) -> str:
         text = {
             "eager": "training runs eagerly",
             "captured": "training steps are captured as CUDA graphs without fused kernels",
+            "compiled": "training steps are captured as CUDA graphs, and their layers are compiled",
             "fused": "training steps are captured as CUDA graphs with fused kernels",
         }[self.mode]
+        if self.compile == "later":
+            text += " if the training lasts long enough to gain from it"
         return text if self.reason is None else f"{text}: {self.reason}"
 
 
@@ -75,9 +84,16 @@ def plan_step(
     if requested == "graph":
         return Plan("captured", "accelerate = 'graph'")
     reason = unsupported_reason_fused_step(model, example, device)
+    if reason is None and requested != "compiled":
+        return Plan("fused")
     if reason is not None and requested == "fused":
         raise unsupported_request(requested, reason)
-    return Plan("fused") if reason is None else Plan("captured", reason)
+    not_compiled = _unsupported_reason_compiled_step(model)
+    if not_compiled is None:
+        return Plan("compiled", reason, "now" if requested == "compiled" else "later")
+    if requested == "compiled":
+        raise unsupported_request(requested, not_compiled)
+    return Plan("captured", f"{reason}; the layers are not compiled, because {not_compiled}")
 
 
 def unsupported_request(requested: str, reason: str) -> ConfigError:
@@ -97,25 +113,22 @@ def unsupported_reason_capture(
     elif not model.fixed_operations:
         return f"{type(model).__name__} decides on the host what it computes"
     for optimizer in optimizers.values():
-        reason = _unsupported_reason_optimizer(optimizer)
+        reason = unsupported_reason_update(optimizer)
         if reason is not None:
             return reason
     if shared_batch:
         return "several processes share every batch"
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm | nn.modules.dropout._DropoutNd):
-            return f"{name} ({type(module).__name__}) changes from pass to pass"
+    if isinstance(model, EndTimeModel) and has_dropout(model.solving_network.field):
+        return "the field has dropout, and the error of a random field says nothing about the step"
     return None
 
 
-def _unsupported_reason_optimizer(optimizer: torch.optim.Optimizer) -> str | None:
-    if type(optimizer) is not torch.optim.SGD:
-        return f"the captured update is that of SGD, not of {type(optimizer).__name__}"
-    if any(group["dampening"] or group["maximize"] for group in optimizer.param_groups):
-        return "the captured update of SGD has neither dampening nor maximize"
-    if len({(group["momentum"], group["nesterov"]) for group in optimizer.param_groups}) > 1:
-        return "the captured update of SGD needs the same momentum in all parameter groups"
-    return None
+def _unsupported_reason_compiled_step(model: Model) -> str | None:
+    """Explain why the layers of captured steps of this model cannot be compiled."""
+    if not isinstance(model, EndTimeModel):
+        return f"{type(model).__name__} has no solve whose steps could be compiled"
+    network = model.solving_network
+    return unsupported_reason_compile(network, get_tableau(network.solver.method))
 
 
 @cache

@@ -47,8 +47,10 @@ class Recorder:
     enabled: Bool[Tensor, ""]
     """A flag on the device that is False during trial passes, which must not update anything."""
 
-    def __init__(self, device: torch.device, concurrent_runs: int = 1) -> None:
+    def __init__(self, device: torch.device, concurrent_runs: int = 1, capture_mode: str = "global") -> None:
         self._concurrent_runs = concurrent_runs
+        # Where other threads use the device meanwhile, as in a server, "thread_local" keeps their calls out of the capture.
+        self._capture_mode = capture_mode
         self.enabled = torch.zeros((), dtype=torch.bool, device=device)
         # Libraries keep one workspace per stream, so graphs that run concurrently must be captured on different streams.
         self._stream = torch.cuda.Stream(device, priority=SHORT_KERNELS)
@@ -95,7 +97,7 @@ class Recorder:
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         cause: Exception | None = None
         try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode=self._capture_mode):
                 try:
                     return run()
                 except Exception as error:

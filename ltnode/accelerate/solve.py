@@ -28,7 +28,7 @@ def fused_replayer(field: nn.Module, h: Tensor, times: Tensor, method: str, rtol
     tableau = get_tableau(method)
     if unsupported_reason_fused_solve(field, h, times, tableau) is not None:
         return None
-    precision = _precision()
+    precision = conv_precision()
     if precision is None:
         return None
     assert isinstance(field, ConvField)
@@ -46,7 +46,7 @@ def fused_replayer(field: nn.Module, h: Tensor, times: Tensor, method: str, rtol
     return fused_replay
 
 
-def _precision() -> Precision | None:
+def conv_precision() -> Precision | None:
     """Return the precision in which torch would run the field's convolutions; None if the kernels do not offer it."""
     if torch.is_autocast_enabled("cuda"):
         return "bf16" if torch.get_autocast_dtype("cuda") == torch.bfloat16 else None

@@ -19,13 +19,14 @@ class AcceleratedStep:
     """A captured step that is replaced by the eager one from the first batch whose step cannot be captured.
 
     A failed capture leaves no trace, and the eager step takes the same batch, so that no update is lost or made twice. Both
-    steps use the momentum in the optimiser's state.
+    steps use the state of the optimiser, which most optimisers make in their first step; that one is always eager.
     """
 
     def __init__(self, captured: GraphStep | PhasesGraphStep, eager: EagerStep, requested: Accelerate = "auto") -> None:
         self._captured, self._eager, self._requested = captured, eager, requested
         self.capturing = True
         """False once the eager step has taken over."""
+        self._began = False
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         """Update the model; see `TrainingStep`.
@@ -33,7 +34,8 @@ class AcceleratedStep:
         Raises:
             ConfigError: The step cannot be captured, and the user asked for a captured step.
         """
-        if self.capturing:
+        began, self._began = self._began, True
+        if self.capturing and (began or self._captured.ready):
             try:
                 return self._captured(batch)
             except CaptureError as error:
@@ -65,5 +67,7 @@ def accelerated_step(eager: EagerStep, example: Tensor, requested: Accelerate = 
     if plan.mode == "eager":
         return eager
     shared = (optimizers, eager.settings, plan.mode == "fused", concurrent_runs, eager.averages)
-    captured = GraphStep(model, *shared) if isinstance(model, EndTimeModel) else PhasesGraphStep(model, *shared)
+    if isinstance(model, EndTimeModel):
+        return AcceleratedStep(GraphStep(model, *shared, compile=plan.compile), eager, requested)
+    captured = PhasesGraphStep(model, *shared)
     return AcceleratedStep(captured, eager, requested)

@@ -26,18 +26,19 @@ def predict_files(
     threads: int,
 ) -> None:
     """Predict, show the progress, and say where the files are; the exit status is 2 if an input could not be used."""
-    total = sum(block.rows for block in find_blocks(inputs))
+    blocks = find_blocks(inputs)
     advice = f"Finished blocks are in {output}: run the same command again to continue."
-    with console.resumable(advice), progress_bar("predict", total, "rows") as report:
+    with console.resumable(advice), progress_bar("predict", sum(block.rows for block in blocks), "rows") as report:
         result = predict_batch(
             run,
-            inputs,
+            blocks,
             output,
             options,
             engine=engine,
             address=address,
             jobs=jobs,
             threads=threads,
+            here=True,
             on_predicted=report.completed,
         )
     kept = result.rows - result.new_rows

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 
 from ltnode.cli import console
-from ltnode.data import Dataset, Shares, from_table
+from ltnode.data import Dataset
 from ltnode.errors import ConfigError
-from ltnode.models import InputSpec
-from ltnode.tables import KINDS, Column, Kind, Schema, Task
+from ltnode.tables import KINDS, Column, Schema
 from ltnode.tables.schema import shortened
-from ltnode.training import TrainConfig, train_preset
+from ltnode.training.own_tables import OwnTable
 
 _SHOWN_CATEGORIES = 4
 
@@ -43,46 +41,26 @@ class TableOptions:
         if given:
             raise ConfigError(f"--{given[0]} belongs to tables (.csv, .tsv, .parquet, .npz), and --data {data} is none")
 
-    def load(self, path: str, config: TrainConfig) -> Dataset:
-        """Load a table with the held-out parts that a configuration asks for.
+    def of(self, path: str) -> OwnTable:
+        """What is said about a table.
 
         Raises:
             ConfigError: An option is missing, or is not as required.
-            DataError, InputError: The table cannot be used; see `ltnode.data.from_table`.
         """
         if self.target is None:
             raise ConfigError(
                 f"--target is missing: name the column to predict, as in: ltnode train --data {path} --target COLUMN"
             )
-        if self.test is not None and self.test_fraction is not None:
-            raise ConfigError("--test and --test-fraction cannot be combined: the test rows are given, or drawn")
-        fraction = Shares.test if self.test_fraction is None else self.test_fraction
-        if not 0 < fraction < 1:
-            raise ConfigError(f"--test-fraction must lie strictly between 0 and 1, not {fraction:g}")
-        shares = Shares(fraction, config.validation_fraction, config.calibration_fraction, config.parts_seed)
-        return from_table(
-            path,
-            self.target,
-            task=cast(Task | None, self.task),
-            group=self.group,
-            ignore=self.ignore,
-            kinds=dict(_kind(text) for text in self.kinds),
-            test=self.test,
-            shares=shares,
-        )
+        kinds = tuple(_kind(text) for text in self.kinds)
+        test = None if self.test is None else str(self.test)
+        return OwnTable(self.target, self.task, self.group, tuple(self.ignore), kinds, test, self.test_fraction)
 
 
-def _kind(text: str) -> tuple[str, Kind]:
+def _kind(text: str) -> tuple[str, str]:
     column, equals, kind = text.rpartition("=")
     if not equals or not column:
         raise ConfigError(f"--kind must be COLUMN=KIND with one of {', '.join(KINDS)}, such as zip=category, not {text!r}")
-    return column, cast(Kind, kind)
-
-
-def provisional_config(values: dict[str, Any], settings: Sequence[str]) -> TrainConfig:
-    """The configuration before the table is read, which says how many rows are held out and with which seed."""
-    base = train_preset(values["model"], InputSpec((1,), "regression"), values.get("preset", "default"))
-    return base.replace(**values).with_overrides(settings)
+    return column, kind
 
 
 def say_table(data: Dataset, task_given: bool) -> None:

@@ -1,4 +1,4 @@
-"""Batch prediction: millions of rows or images, block by block, on this machine or on a Ray cluster with Ray Data.
+"""Batch prediction: millions of rows or images, block by block, on this machine or on a Ray cluster.
 
 OUTPUT/part-*.parquet     the predictions of a block, one row per input
 OUTPUT/prediction.json    what was predicted with what; a repeated command must agree with it, and does only what is missing
@@ -6,28 +6,25 @@ OUTPUT/prediction.json    what was predicted with what; a repeated command must 
 
 from __future__ import annotations
 
-import contextlib
-import math
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ltnode import files
+from ltnode.allocator import keep_memory
 from ltnode.cluster.blocks import Block, digest, find_blocks
 from ltnode.cluster.engines import make_executor
 from ltnode.cluster.executor import Executor, Task, check_engine
-from ltnode.cluster.on_ray import connect, require_ray
-from ltnode.cluster.predict_block import FUNCTION, predict_block
+from ltnode.cluster.predict_block import FUNCTION
 from ltnode.errors import CheckpointError, ConfigError, InputError
 from ltnode.tables.parquet_rows import require_parquet
 from ltnode.trained import TrainedModel
 
 RECORD = "prediction.json"
 _AHEAD = 2
-"""Blocks per worker that are submitted at the same time."""
-_BLOCKS_OF_A_TASK = 8
-"""Most blocks in one task of Ray Data."""
+"""Blocks per worker that are submitted at the same time, so that none waits for this process."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ class BatchResult:
 
 def predict_batch(
     run: Path,
-    inputs: Sequence[str],
+    inputs: Sequence[str | Block],
     output: Path,
     options: BatchOptions | None = None,
     *,
@@ -76,19 +73,22 @@ def predict_batch(
     address: str | None = None,
     jobs: int | None = None,
     threads: int = 1,
+    here: bool = False,
     on_predicted: Callable[[int], None] = lambda done: None,
 ) -> BatchResult:
     """Predict all inputs with a trained model, or those that an interrupted call has left.
 
     Args:
         run: Run folder, which all workers must see.
-        inputs: As in `find_blocks`.
+        inputs: As in `find_blocks`, or the blocks that it returns.
         output: Folder of the output, which all workers must see.
         options: How to predict.
         engine: ``"local"`` or ``"ray"``.
         address: Address of the Ray cluster.
         jobs: Largest number of concurrent workers.
         threads: Threads of a worker.
+        here: Whether this process is one of the local workers, so that N workers import torch N times only. It then keeps the
+            memory that it frees, until it ends.
         on_predicted: Called with the number of rows that are done.
 
     Raises:
@@ -98,11 +98,13 @@ def predict_batch(
     check_engine(engine, address)
     require_parquet("cluster", "batch prediction")
     options, output = options or BatchOptions(), output.absolute()
-    blocks = find_blocks([str(Path(entry).absolute()) for entry in inputs], options.block_rows)
+    blocks = [entry for entry in inputs if isinstance(entry, Block)]
+    blocks = blocks or find_blocks([str(entry) for entry in inputs], options.block_rows)
     todo = [block for block in blocks if not (output / block.name).exists()]
     total = sum(block.rows for block in blocks)
     done = total - sum(block.rows for block in todo)
     common = {
+        "call": uuid.uuid4().hex,
         "run": str(run.absolute()),
         "output": str(output),
         "samples": options.samples,
@@ -111,32 +113,23 @@ def predict_batch(
         "columns": list(options.columns),
         "false_alarm_rate": options.false_alarm_rate,
     }
-    work = [{**common, "block": block.to_json()} for block in todo]
+    if here and engine == "local":
+        keep_memory()  # before there are other threads
     new = bad = 0
-    with _workers(engine, len(todo), jobs, threads, options.device) as executor:
+    with make_executor(engine, address=address, jobs=jobs, threads=threads, device=options.device, here=here) as executor:
+        executor.prepare(len(todo))
         trained = TrainedModel.open(run, "cpu").with_false_alarm_rate(options.false_alarm_rate)
         _open_output(output, _description(trained, blocks, options))
-        answers = _on_ray(work, address, jobs, threads, options.device) if executor is None else _locally(work, executor)
         on_predicted(done)
-        for answer in answers:
+        for answer in _answers([{**common, "block": block.to_json()} for block in todo], executor):
             new, bad = new + answer["rows"], bad + answer["bad"]
             on_predicted(done + new)
     files.remove_leftovers(output)
     return BatchResult(total, new, bad, len(blocks))
 
 
-@contextlib.contextmanager
-def _workers(engine: str, blocks: int, jobs: int | None, threads: int, device: str) -> Iterator[Executor | None]:
-    """The local executor, whose workers start while the caller opens the model; None for Ray, which has workers of its own."""
-    if engine != "local":
-        yield None
-        return
-    with make_executor("local", jobs=jobs, threads=threads, device=device) as executor:
-        executor.prepare(blocks)
-        yield executor
-
-
-def _locally(work: list[dict[str, Any]], executor: Executor) -> Iterator[dict[str, Any]]:
+def _answers(work: list[dict[str, Any]], executor: Executor) -> Iterator[dict[str, Any]]:
+    """Submit blocks as workers become free; the answers as they come, which are counts only."""
     waiting, running = list(reversed(work)), 0
     while waiting or running:
         while waiting and running < _AHEAD * executor.capacity:
@@ -148,45 +141,6 @@ def _locally(work: list[dict[str, Any]], executor: Executor) -> Iterator[dict[st
             if outcome.status != "done":
                 raise InputError(f"{outcome.name} could not be predicted: {outcome.error}")
             yield outcome.value
-
-
-def _on_ray(
-    work: list[dict[str, Any]], address: str | None, jobs: int | None, threads: int, device: str
-) -> Iterator[dict[str, Any]]:
-    """Stream the blocks through Ray Data, whose workers read, predict and write; only the counts come back."""
-    ray = require_ray()
-    if not work:
-        return
-    owned = connect(address)
-    try:
-        import ray.data
-
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        gpus = 0.25 if device != "cpu" and ray.cluster_resources().get("GPU") else 0.0
-        needed = {"num_cpus": threads, "num_gpus": gpus, **({} if jobs is None else {"concurrency": jobs})}
-        workers = jobs or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
-        rows = ray.data.from_items(work, override_num_blocks=_tasks(len(work), workers)).map(_predict_on_ray, **needed)
-        for answer in rows.iter_rows():
-            if answer["error"]:
-                raise InputError(f"{answer['name']} could not be predicted: {answer['error']}")
-            yield answer
-    finally:
-        if owned:
-            ray.shutdown()
-
-
-def _tasks(blocks: int, workers: int) -> int:
-    """Tasks of Ray Data: several blocks each, since a worker waits between tasks, but enough of them to keep all workers busy."""
-    return max(math.ceil(blocks / _BLOCKS_OF_A_TASK), min(blocks, 4 * workers))
-
-
-def _predict_on_ray(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Predict a block in a worker of Ray; its mistakes are answers, since Ray would try them again."""
-    name = arguments["block"]["name"]
-    try:
-        return {"name": name, "error": "", **predict_block(arguments)}
-    except Exception as error:  # whatever it is, the caller reports it in one line
-        return {"name": name, "error": str(error) or type(error).__name__, "rows": 0, "bad": 0}
 
 
 def _description(trained: TrainedModel, blocks: Sequence[Block], options: BatchOptions) -> dict[str, Any]:

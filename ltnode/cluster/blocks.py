@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 
 from ltnode.errors import DataError, InputError, LTNodeError
 from ltnode.tables.parquet_rows import open_parquet, read_rows, require_parquet
-from ltnode.trained import TrainedModel, read_input
-from ltnode.trained.inputs import batch_of_array, find_files
+from ltnode.trained import TrainedModel
+from ltnode.trained.images import pillow
+from ltnode.trained.inputs import ARRAY_SUFFIXES, batch_of_array, files_below, images_among, read_pixels
 from ltnode.typing import Tensor
 
 TABLE_ROWS = 50_000
@@ -84,12 +86,12 @@ def find_blocks(inputs: Sequence[str], rows: int | None = None) -> list[Block]:
     Raises:
         InputError: There are no such files, or a file is neither.
     """
-    found = [file for entry in inputs for file in _files(entry)]
+    found = [file for entry in inputs for file in _files(str(Path(entry).absolute()))]
     named = Counter(found)
     if len(named) < len(found):
         [(twice, _)] = named.most_common(1)
         raise InputError(f"{twice} is named twice among the inputs; its rows would be doubled")
-    tables = [file for file in found if file.suffix.lower() == ".parquet"]
+    tables = [file for file in found if is_table(file)]
     if tables and len(tables) < len(found):
         raise InputError("the inputs must be either Parquet files or images, not both; predict them one after the other")
     return _table_blocks(tables, rows or TABLE_ROWS) if tables else _image_blocks(found, rows or IMAGES)
@@ -99,39 +101,52 @@ def digest(blocks: Sequence[Block]) -> str:
     """What tells these inputs from others: names and sizes of the files, and the cut."""
     state = hashlib.sha256()
     for block in blocks:
-        sizes = [Path(file).stat().st_size for file in block.files]
+        sizes = [os.stat(file).st_size for file in block.files]  # noqa: PTH116 (there may be millions of images)
         state.update(repr((block.name, block.files, sizes, block.start, block.rows)).encode())
     return state.hexdigest()
 
 
 def read_block(block: Block, trained: TrainedModel, columns: Sequence[str] = ()) -> BlockInputs:
     """Read the inputs of a block; an input that cannot be used keeps its place, with the reason."""
-    if block.files[0].lower().endswith(".parquet"):
+    if is_table(block.files[0]):
         return _read_table(block, trained, columns)
-    read: list[Tensor] = []
+    pillow("reading image files")
+    read: list[NDArray[np.uint8]] = []
     usable, errors = [], {}
     for position, file in enumerate(block.files):
         try:
-            read.append(read_input(Path(file), trained.shape).raw)
+            read.append(read_pixels(file, trained.shape))
             usable.append(position)
         except LTNodeError as error:
             errors[position] = str(error)
-    raw = torch.cat(read) if read else torch.empty(0, *trained.shape)
+    raw = torch.from_numpy(np.stack(read)) if read else torch.empty(0, *trained.shape)
     return BlockInputs(list(block.files), np.zeros(len(block.files), np.int64), raw, np.array(usable, np.int64), errors)
 
 
-def _files(entry: str) -> list[Path]:
-    path = Path(entry)
-    if path.is_dir():
-        tables = sorted(path.rglob("*.parquet"))
-        return tables or find_files(path)
-    matches = [Path(name) for name in sorted(glob.glob(entry))]  # noqa: PTH207 (the pattern may begin with a folder)
+def is_table(file: str) -> bool:
+    """Whether a file holds rows, and not an image."""
+    return file.lower().endswith(".parquet")
+
+
+def _files(entry: str) -> list[str]:
+    if Path(entry).is_dir():
+        return _files_of_folder(entry)
+    matches = sorted(glob.glob(entry))  # noqa: PTH207 (the pattern may begin with a folder)
     if not matches:
         raise InputError(f"--input must be a folder, a Parquet file or a pattern of them; there is no {entry}")
-    return matches
+    found = [file for match in matches for file in (_files_of_folder(match) if os.path.isdir(match) else [match])]  # noqa: PTH112
+    arrays = [file for file in found if file.lower().endswith(ARRAY_SUFFIXES)]
+    if arrays:
+        raise InputError(f"--input takes Parquet files and images, not {arrays[0]}; use: ltnode predict RUN {arrays[0]}")
+    return found
 
 
-def _table_blocks(tables: Sequence[Path], rows: int) -> list[Block]:
+def _files_of_folder(folder: str) -> list[str]:
+    found = list(files_below(folder))
+    return [file for file in found if is_table(file)] or images_among(found, folder)
+
+
+def _table_blocks(tables: Sequence[str], rows: int) -> list[Block]:
     parquet = require_parquet("cluster", "batch prediction")
     blocks: list[Block] = []
     for number, file in enumerate(tables):
@@ -143,15 +158,15 @@ def _table_blocks(tables: Sequence[Path], rows: int) -> list[Block]:
             raise InputError(f"{file} declares {total:,} rows, which would be more than {MOST_BLOCKS:,} files of {rows:,} rows")
         for start in range(0, total, rows):
             name = f"part-{number:05d}-{start // rows:05d}.parquet"
-            blocks.append(Block(name, (str(file),), start, min(rows, total - start)))
+            blocks.append(Block(name, (file,), start, min(rows, total - start)))
     return blocks
 
 
-def _image_blocks(images: Sequence[Path], size: int) -> list[Block]:
+def _image_blocks(images: Sequence[str], size: int) -> list[Block]:
     return [
         Block(
             f"part-{start // size:05d}.parquet",
-            tuple(map(str, images[start : start + size])),
+            tuple(images[start : start + size]),
             start,
             len(images[start : start + size]),
         )

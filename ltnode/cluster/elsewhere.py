@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ltnode.cluster.data_source import Source
 from ltnode.cluster.executor import Executor, Task
 from ltnode.cluster.trial import FUNCTION
 from ltnode.errors import ConfigError
@@ -18,13 +19,14 @@ _ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds the package, which in a clone also holds the reproduction."""
 
 
-def train_jobs(jobs: Sequence[Job], *, executor: Executor, threads: int = 1) -> list[Run]:
+def train_jobs(jobs: Sequence[Job], *, executor: Executor, threads: int = 1, source: Source | None = None) -> list[Run]:
     """Train jobs as tasks, or continue them; `fit_together` then only loads the finished runs.
 
     Args:
-        jobs: Trainings of models that `ltnode.build` makes, on data sets with a name, in folders that all workers see.
+        jobs: Trainings of models that `ltnode.build` makes, in folders that all workers see.
         executor: The engine.
         threads: Threads of a training.
+        source: The data of all jobs; None for data sets that the configurations name.
 
     Raises:
         ConfigError: A job has no folder.
@@ -34,7 +36,9 @@ def train_jobs(jobs: Sequence[Job], *, executor: Executor, threads: int = 1) -> 
     for job in jobs:
         if job.out is None or job.config is None:
             raise ConfigError("trainings of other processes need a run folder: set --out")
-        arguments = {"config": job.config.to_json(), "folder": str(Path(job.out).absolute()), "storage": None, "threads": threads}
+        data = source or Source(str(job.config.data))
+        arguments: dict[str, Any] = {"config": job.config.to_json(), "source": data.to_json(), "threads": threads}
+        arguments |= {"folder": str(Path(job.out).absolute()), "storage": None}
         tasks.append(Task(str(job.out), FUNCTION, arguments))
     for name, outcome in executor.run_all(tasks).items():
         if outcome.status != "done" or outcome.value["status"] != RunStatus.COMPLETE:

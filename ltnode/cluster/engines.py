@@ -17,6 +17,7 @@ def make_executor(
     threads: int = 1,
     gpus: float | None = None,
     device: str = "auto",
+    here: bool = False,
 ) -> Executor:
     """Make the executor of an engine.
 
@@ -27,6 +28,7 @@ def make_executor(
         threads: Number of threads of a task.
         gpus: Share of a GPU that a task needs on Ray; None takes a quarter where the cluster has GPUs.
         device: Device of the tasks; ``"cpu"`` uses no GPU.
+        here: For the local engine, whether one of the workers is a thread of this process; see `LocalExecutor`.
 
     Raises:
         InputError: There is no such engine.
@@ -34,11 +36,11 @@ def make_executor(
     """
     check_engine(engine, address)
     if engine == "local":
-        return LocalExecutor(jobs, threads, device)
+        return LocalExecutor(jobs, threads, device, here)
     if device == "cpu":
         gpus = 0.0
     if gpus is None:
-        connected = connect(address)
+        connected = connect(address, None if jobs is None else jobs * threads)
         gpus = _SHARE_OF_GPU if require_ray().cluster_resources().get("GPU") else 0.0
         return RayExecutor(address, threads, gpus, jobs, owned=connected)
     return RayExecutor(address, threads, gpus, jobs)

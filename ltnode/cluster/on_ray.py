@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 from ltnode.cluster.executor import MAX_ATTEMPTS, Executor, Outcome, Task, call
@@ -18,8 +19,12 @@ def require_ray() -> Any:
     return ray
 
 
-def connect(address: str | None) -> bool:
+def connect(address: str | None, cpus: int | None = None) -> bool:
     """Connect to a cluster, or start one on this machine if there is no address; False if this process is already connected.
+
+    Args:
+        address: Address of the cluster.
+        cpus: CPUs of a cluster that is started; None takes all of this machine.
 
     Raises:
         ConfigError: There is no cluster at the address.
@@ -28,9 +33,8 @@ def connect(address: str | None) -> bool:
     if ray.is_initialized():
         return False
     try:
-        ray.init(
-            address=address, log_to_driver=False, configure_logging=False, include_dashboard=False if address is None else None
-        )
+        own = {"include_dashboard": False, "num_cpus": cpus} if address is None else {}
+        ray.init(address=address, log_to_driver=False, configure_logging=False, **own)
     except Exception as error:  # Ray raises plain exceptions where a node does not start in time
         reason = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
         raise ConfigError(f"cannot connect to the Ray cluster {address or 'of this machine'}: {reason}") from error
@@ -58,12 +62,14 @@ class RayExecutor(Executor):
         owned: bool = False,
     ) -> None:
         self._ray = require_ray()
-        self._owned = connect(address) or owned
+        self._owned = connect(address, None if jobs is None else jobs * threads) or owned
         self._resources = {"CPU": float(threads), **({"GPU": gpus} if gpus else {})}
         self._jobs = jobs
         options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": MAX_ATTEMPTS, "retry_exceptions": False}
         self._call = self._ray.remote(**options)(call)
         self._names: dict[Any, str] = {}
+        self._held: deque[Task] = deque()  # those beyond ``jobs``, which Ray would run where it has room
+        self._dropped: list[Outcome] = []
 
     @property
     def capacity(self) -> int:
@@ -74,25 +80,38 @@ class RayExecutor(Executor):
 
     def submit(self, task: Task) -> None:
         """Queue a task."""
-        self._names[self._call.options(name=task.name).remote(task.function, dict(task.arguments))] = task.name
+        self._held.append(task)
+        self._release()
+
+    def _release(self) -> None:
+        while self._held and (self._jobs is None or len(self._names) < self._jobs):
+            task = self._held.popleft()
+            self._names[self._call.options(name=task.name).remote(task.function, dict(task.arguments))] = task.name
 
     def wait(self, seconds: float) -> list[Outcome]:
         """Return what has ended."""
-        if not self._names:
-            return []
+        dropped, self._dropped = self._dropped, []
+        if dropped or not self._names:
+            return dropped
         ready, _ = self._ray.wait(list(self._names), num_returns=1, timeout=seconds, fetch_local=False)
         if ready:
             ready, _ = self._ray.wait(list(self._names), num_returns=len(self._names), timeout=0, fetch_local=False)
-        return [self._outcome(self._names.pop(reference), reference) for reference in ready]
+        ended = [self._outcome(self._names.pop(reference), reference) for reference in ready]
+        self._release()
+        return ended
 
     def cancel(self, name: str) -> None:
         """End a task: Ray sends it an interrupt, after which a training writes a checkpoint."""
+        for task in [task for task in self._held if task.name == name]:
+            self._held.remove(task)
+            self._dropped.append(Outcome(name, "cancelled"))
         for reference, named in self._names.items():
             if named == name:
                 self._ray.cancel(reference, force=False)
 
     def close(self) -> None:
         """Cancel all tasks, and disconnect if this object has connected."""
+        self._held.clear()
         for reference in self._names:
             self._ray.cancel(reference, force=False)
         if self._names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode import files
+from ltnode.allocator import keep_memory
 from ltnode.cluster.blocks import Block, BlockInputs, read_block
 from ltnode.errors import LTNodeError
 from ltnode.tables.parquet_rows import require_parquet
@@ -24,15 +26,19 @@ from ltnode.typing import Tensor
 
 FUNCTION = "ltnode.cluster.predict_block:predict_block"
 _VECTORS = 4096
-"""Vectors in one solve; images go through in the batches of `TrainedModel.rows`."""
+"""Vectors in one solve."""
+_IMAGES = 512
+"""Most images in one solve."""
+_PIXELS = 1 << 20
+"""Values of the images in one solve, unless `TrainedModel.rows` takes more: small images are faster in larger batches."""
 
 
 def predict_block(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Predict one block, unless its file is there already.
 
     Args:
-        arguments: ``run``, ``block``, ``output``: folder of the output; ``samples``, ``device``, ``threads``, ``columns``, and
-            ``false_alarm_rate`` or None.
+        arguments: ``run``, ``block``, ``output``: folder of the output; ``samples``, ``device``, ``threads``, ``columns``,
+            ``false_alarm_rate`` or None, and ``call``, which is different whenever the run may hold another model.
 
     Returns:
         ``rows``, and ``bad``: the number of inputs that could not be used.
@@ -40,13 +46,16 @@ def predict_block(arguments: Mapping[str, Any]) -> dict[str, Any]:
     block, target = Block.of(arguments["block"]), Path(arguments["output"]) / arguments["block"]["name"]
     if target.exists():
         return {"rows": block.rows, "bad": 0}
+    keep_memory()
     torch.set_num_threads(arguments["threads"])
-    trained = _opened(arguments["run"], arguments["device"], arguments["false_alarm_rate"])
+    trained = _opened(*(arguments[key] for key in ("run", "device", "false_alarm_rate", "call")))
     inputs = read_block(block, trained, arguments["columns"])
     table = block_table(trained, inputs, arguments["samples"])
     bad = table.num_rows - table.column("error").null_count
     content = io.BytesIO()
-    require_parquet("cluster", "batch prediction").write_table(table, content)
+    # A dictionary of numbers that are nearly all different would be built in vain.
+    repeated = [name for name, kind in zip(table.column_names, table.schema.types, strict=True) if not _is_number(kind)]
+    require_parquet("cluster", "batch prediction").write_table(table, content, use_dictionary=repeated)
     files.write_bytes(target, content.getvalue(), owner=f"{os.getpid()}-")  # a second attempt may run beside a lost one
     return {"rows": table.num_rows, "bad": bad}
 
@@ -58,14 +67,14 @@ def block_table(trained: TrainedModel, inputs: BlockInputs, samples: int) -> Any
     """
     import pyarrow as arrow
 
-    predictor, size = _Predictor(trained, samples, dict(inputs.errors)), BATCH if trained.is_image else _VECTORS
+    predictor, size = _Predictor(trained, samples, dict(inputs.errors)), batch_size(trained)
     for start in range(0, len(inputs.raw), size):
         predictor.predict(inputs.usable[start : start + size], inputs.raw[start : start + size])
     n = len(inputs.names)
     table = {
         "input": arrow.array(inputs.names).dictionary_encode(),
         "row": arrow.array(inputs.rows),
-        "error": arrow.array([predictor.errors.get(position) for position in range(n)], arrow.string()),
+        "error": _texts(predictor.errors, n),
     }
     taken = np.full(n, -1, dtype=np.int64)
     taken[predictor.positions()] = np.arange(len(predictor.positions()))
@@ -74,6 +83,25 @@ def block_table(trained: TrainedModel, inputs: BlockInputs, samples: int) -> Any
         column = arrow.array(np.concatenate([part[name] for part in predictor.parts]))
         table[name] = column if whole else column.take(arrow.array(taken, mask=taken < 0))
     return arrow.table(table)
+
+
+def batch_size(trained: TrainedModel) -> int:
+    """Number of inputs in one solve."""
+    return min(_IMAGES, max(BATCH, _PIXELS // math.prod(trained.shape))) if trained.is_image else _VECTORS
+
+
+def _texts(values: Mapping[int, str], n: int) -> Any:
+    """A column of texts at some positions, and of nothing elsewhere."""
+    import pyarrow as arrow
+
+    kind = arrow.string()
+    return arrow.array([values.get(position) for position in range(n)], kind) if values else arrow.nulls(n, kind)
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_floating(kind) or types.is_integer(kind))
 
 
 class _Predictor:
@@ -105,6 +133,6 @@ class _Predictor:
 
 
 @lru_cache(maxsize=1)
-def _opened(run: str, device: str, rate: float | None) -> TrainedModel:
-    """The model, which a worker loads once for all its blocks."""
+def _opened(run: str, device: str, rate: float | None, call: str) -> TrainedModel:
+    """The model, which a worker loads once for all blocks of a call."""
     return TrainedModel.open(run, device).with_false_alarm_rate(rate)

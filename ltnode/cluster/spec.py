@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ltnode.checks import is_finite_number
-from ltnode.cluster.data_source import is_built_in, load_source
+from ltnode.cluster.data_source import Source, is_built_in, own_table
+from ltnode.data import Dataset
 from ltnode.errors import ConfigError, unknown_name
 from ltnode.training import TrainConfig, train_preset
 from ltnode.training.config_values import RULES, merge, read_toml, to_plain
+from ltnode.training.own_tables import OwnTable, provisional_config
 
 Strategy = Literal["grid", "random", "bayesian"]
 Pruner = Literal["none", "median", "halving", "hyperband"]
-_KEYS = ("model", "data", "preset", "seeds", "strategy", "trials", "pruner", "search_seed", "train", "search")
+_KEYS = (
+    "model",
+    "data",
+    "preset",
+    "seeds",
+    "strategy",
+    "trials",
+    "pruner",
+    "search_seed",
+    "table",
+    "image_size",
+    "train",
+    "search",
+)
 _SEPARATE = {"seed": "seeds = [0, 1]", "data": 'data = ["synthetic"]'}
 """Keys of the training configuration that are at the top of the specification."""
 _HELD_OUT = 0.1
+SMALLEST_SIZE = 8
+"""Least height and width of images, as in ``ltnode train``."""
 MOST_RUNS = 100_000
 """Trainings of a sweep; the points of a grid are all in memory."""
 
@@ -57,6 +74,8 @@ class SweepSpec:
         trials: Number of points of a random or Bayesian search.
         pruner: How Optuna ends hopeless trainings early.
         search_seed: Seed of the search.
+        table: How the tables among the data are read; None for none, or for arrays.
+        image_size: Height and width to which the images of folders are cropped and scaled; None keeps their size.
         train: Fixed keys of the training configuration.
         search: What is searched.
     """
@@ -69,6 +88,8 @@ class SweepSpec:
     trials: int | None
     pruner: Pruner
     search_seed: int
+    table: OwnTable | None
+    image_size: int | None
     train: Mapping[str, Any]
     search: Space
 
@@ -106,6 +127,8 @@ class SweepSpec:
             trials=table.get("trials"),
             pruner=_named("pruner", table.get("pruner", "none"), get_args(Pruner)),
             search_seed=_of_type("search_seed", table.get("search_seed", 0), int, "an integer"),
+            table=own_table(_of_type("[table]", table["table"], Mapping, "a table")) if "table" in table else None,
+            image_size=_image_size(table.get("image_size")),
             train=to_plain(_of_type("[train]", table.get("train", {}), Mapping, "a table")),
             search=search,
         )
@@ -118,9 +141,18 @@ class SweepSpec:
             key: {"low": v.low, "high": v.high, "log": v.log} if isinstance(v, Range) else list(v)
             for key, v in self.search.items()
         }
-        values = {key: getattr(self, key) for key in _KEYS if key not in ("search", "trials")}
-        trials = {} if self.trials is None else {"trials": self.trials}
-        return to_plain({**values, **trials, "search": search})
+        optional = {
+            "trials": self.trials,
+            "table": None if self.table is None else asdict(self.table),
+            "image_size": self.image_size,
+        }
+        given = {key: value for key, value in optional.items() if value is not None}
+        values = {key: getattr(self, key) for key in _KEYS if key not in (*optional, "search")}
+        return to_plain({**values, **given, "search": search})
+
+    def source(self, data: str) -> Source:
+        """What a worker needs to load one of the data sets."""
+        return Source(data, self.table, self.image_size)
 
     @property
     def n_points(self) -> int:
@@ -148,13 +180,23 @@ class SweepSpec:
             chosen = merge(chosen, value)
         changes = merge(dict(self.train), chosen)
         model, preset = changes.pop("model", self.model), changes.pop("preset", self.preset)
-        config = train_preset(model, data if is_built_in(data) else _loaded(data), preset)
-        config = config.replace(**{**changes, "data": data, "seed": seed})
-        if config.validation_fraction > 0:
-            return config
-        if "validation_fraction" in changes:
-            raise ConfigError("a sweep selects by held-out log-likelihood: validation_fraction must be > 0, not 0")
-        return config.replace(validation_fraction=_HELD_OUT)
+        loaded = None if is_built_in(data) else self._own(data, model, preset, {**changes, "seed": seed})
+        config = train_preset(model, loaded or data, preset)
+        config = config.replace(**{**changes, "data": loaded.name if loaded else data, "seed": seed})
+        return _with_held_out(config, changes)
+
+    def _own(self, data: str, model: str, preset: str, changes: dict[str, Any]) -> Dataset:
+        """Data of one's own, as a worker loads them for a configuration."""
+        if self.table is None:
+            return _loaded(self.source(data), ())
+        config = _with_held_out(provisional_config(model, preset, changes), changes)
+        loaded = _loaded(self.source(data), (config.validation_fraction, config.calibration_fraction, config.parts_seed))
+        if loaded.parts is not None and not len(loaded.parts.validation):
+            raise ConfigError(
+                f"a sweep selects by held-out log-likelihood, but none of the rows of {data} are held out with seed "
+                f"{config.parts_seed}: raise validation_fraction in [train], or use a group column with more groups"
+            )
+        return loaded
 
     def _check(self) -> None:
         """Check what depends on several keys, and every value that can be checked before the search."""
@@ -181,15 +223,31 @@ class SweepSpec:
             raise ConfigError(f"{key} is in [train] and in [search]; remove one of them")
         first = {key: _ends(values)[0] for key, values in self.search.items()}
         for data in self.data:
+            self.source(data).check()
             self.config(first, data, self.seeds[0])
             for key, values in self.search.items():
                 for value in _ends(values):
                     self.config({**first, key: value}, data, self.seeds[0])
 
 
-@lru_cache(maxsize=4)
-def _loaded(data: str) -> Any:
-    return load_source(data)
+def _with_held_out(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    if config.validation_fraction > 0:
+        return config
+    if "validation_fraction" in changes:
+        raise ConfigError("a sweep selects by held-out log-likelihood: validation_fraction must be > 0, not 0")
+    return config.replace(validation_fraction=_HELD_OUT)
+
+
+@lru_cache(maxsize=16)
+def _loaded(source: Source, held_out: tuple[float, float, int] | tuple[()]) -> Dataset:
+    keys = ("validation_fraction", "calibration_fraction", "split_seed")
+    return source.load(TrainConfig().replace(**dict(zip(keys, held_out, strict=False))))
+
+
+def _image_size(value: Any) -> int | None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < SMALLEST_SIZE):
+        raise ConfigError(f"image_size must be an integer >= {SMALLEST_SIZE}, not {value!r}")
+    return value
 
 
 def _ends(values: Range | Choices) -> Choices:

@@ -203,8 +203,8 @@ class Sweep:
 
     def _arguments(self, trial: Trial) -> dict[str, Any]:
         config = self._spec.config(trial.values, trial.data, trial.seed).to_json()
-        folder, place = str(self._out / trial.name), self._place(trial)
-        return {"config": config, "folder": folder, "storage": place, "threads": self._threads}
+        folder, source = str(self._out / trial.name), self._spec.source(trial.data).to_json()
+        return {"config": config, "source": source, "folder": folder, "storage": self._place(trial), "threads": self._threads}
 
     def _end(self, outcome: Outcome) -> None:
         trial = self._running.pop(outcome.name)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ltnode.cluster.data_source import load_source
+from ltnode.cluster.data_source import Source
 from ltnode.cluster.storage import RunStorage
 from ltnode.errors import FolderInUseError
 from ltnode.fitting import fit
@@ -32,8 +32,9 @@ def train_trial(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Train one model to its end, from its last checkpoint if there is one.
 
     Args:
-        arguments: ``config``: training configuration; ``folder``: the run folder; ``storage``: path or URL of the run folder in
-            shared storage, or None if all workers see ``folder``; ``threads``: number of threads.
+        arguments: ``config``: training configuration; ``source``: its data, as `Source.to_json` gives them; ``folder``: the run
+            folder; ``storage``: path or URL of the run folder in shared storage, or None if all workers see ``folder``;
+            ``threads``: number of threads.
 
     Returns:
         ``status``, ``steps``, ``seconds``, and ``log_likelihood`` of the held-out examples, None if there are none.
@@ -41,8 +42,7 @@ def train_trial(arguments: Mapping[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(arguments["threads"])
     config = TrainConfig.from_json(arguments["config"])
     assert config.model is not None
-    assert config.data is not None
-    data = load_source(config.data)
+    data = Source.of(arguments["source"]).load(config)
 
     def network() -> Model:
         return build(config.model, data, config.preset or "default", seed=config.seed, **config.model_options)  # type: ignore[arg-type]

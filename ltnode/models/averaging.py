@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 
 from ltnode.errors import ConfigError
-from ltnode.typing import Int, Tensor
+from ltnode.typing import Bool, Int, Tensor
 
 
 class WeightAverage:
@@ -43,10 +43,16 @@ class WeightAverage:
         self.count: Int[Tensor, ""] = torch.zeros((), dtype=torch.int64, device=self.parameters[0].device)
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Add the current parameters."""
-        torch._foreach_lerp_(self.sums, self.parameters, 1 - self.decay)
-        self.count += 1
+    def update(self, valid: Bool[Tensor, ""] | None = None) -> None:
+        """Add the current parameters, unless a flag on their device is False; nothing is read from the device."""
+        if valid is None:
+            torch._foreach_lerp_(self.sums, self.parameters, 1 - self.decay)
+            self.count += 1
+            return
+        changes = torch._foreach_sub(self.parameters, self.sums)
+        torch._foreach_mul_(changes, valid.to(self.sums[0].dtype) * (1 - self.decay))
+        torch._foreach_add_(self.sums, changes)
+        self.count += valid
 
     def averaged(self) -> list[Tensor]:
         """Return the averages; the current parameters before the first update."""

@@ -49,10 +49,6 @@ class EndTimeModel(Model):
             n_data: Number of training points.
         """
 
-    def running_statistics(self) -> list[Tensor]:
-        """Return the buffers that a loss in train mode updates; a masked update must leave them unchanged, too."""
-        return []
-
     def solver_state(self) -> dict[str, Any]:
         """Return the state of the training grid."""
         return self.solving_network.training_grid.state_dict()

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from ltnode.models.options import SolverOptions
+from ltnode.models.prediction import Prediction
 from ltnode.ode import Stats
 from ltnode.ode.replay import Replayer
 from ltnode.ode.step import Field
@@ -60,6 +61,10 @@ class Execution:
         Returns:
             The states of every network at its times, and the work.
         """
+        return None
+
+    def predict(self, model: nn.Module, x: Tensor, samples: int, draw: str, seed: int) -> Prediction | None:
+        """Return the prediction of a model in eval mode on its prediction grid; None asks the model to compute it."""
         return None
 
 

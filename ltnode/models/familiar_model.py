@@ -16,6 +16,7 @@ import torch
 
 from ltnode.data.streaming import in_parts
 from ltnode.errors import InputError
+from ltnode.models import execution
 from ltnode.models.contract import Draw, Inputs, Model, Steps, Task, evaluating
 from ltnode.models.familiarity import Ranks
 from ltnode.models.path_process import Fallback
@@ -100,7 +101,8 @@ class FamiliarModel(Model):
         """Compute the predictive distribution; see `LatentTimeODE.predict`."""
         x = self.as_inputs(x)
         with torch.no_grad(), evaluating(self):
-            return self.answer(self.members(x, samples, draw, seed, steps))
+            at_once = execution.current().predict(self, x, samples, draw, seed) if steps == "stored" else None
+            return at_once or self.answer(self.members(x, samples, draw, seed, steps))
 
     def answer(self, members: Members) -> Prediction:
         """Apply temperature and widening, and rank the distances."""

@@ -19,10 +19,8 @@ import torch
 
 from ltnode.errors import InputError
 from ltnode.models.fitted import FittedModule
-from ltnode.models.kept import Kept
 from ltnode.models.path import N_TIMES, PathFeatures
 from ltnode.models.path_process import Fallback, PathProcess
-from ltnode.ode.replay import traced
 from ltnode.typing import Float, Tensor
 
 _SHARPNESS = 4.0
@@ -47,7 +45,6 @@ class TiedGaussian(FittedModule):
     def __init__(self) -> None:
         super().__init__()
         self.declare("scale", "means", "factor")
-        self._wide_factor: Kept[Tensor] = Kept()
 
     def fit(self, features: Float[Tensor, "N D"], labels: Tensor | None) -> None:
         """Fit means and covariance in float64; without labels there is one class."""
@@ -69,16 +66,19 @@ class TiedGaussian(FittedModule):
 
     def forward(self, features: Float[Tensor, "B D"]) -> Float[Tensor, " B"]:
         """Return the logarithm of the squared Mahalanobis distance to the nearest mean, per feature."""
-        whitened = (features / self.scale) @ self._factor(features.dtype)
-        squared = (whitened[:, None] - self.means[None]).square().sum(dim=2).amin(dim=1)
-        return torch.log(squared / self.scale.shape[0] + torch.finfo(features.dtype).tiny)
+        factor, origin, means, squares = self.derived(lambda: self._prepared(features.dtype), features.dtype)
+        whitened = torch.addmm(origin, features, factor)
+        # Relative to their own mean, the means are small, so that little cancels in this sum.
+        to_means = torch.addmm(squares, whitened, means, alpha=-2.0).amin(dim=1)
+        squared = whitened.square().sum(dim=1) + to_means
+        return (squared / features.shape[1]).clamp_min(torch.finfo(features.dtype).tiny).log()
 
-    def _factor(self, dtype: torch.dtype) -> Tensor:
-        """The factor in the precision of the features; kept on a CPU, where the conversion takes a third of the time."""
-        factor = self.factor
-        if factor.device.type != "cpu" or traced(factor) or factor.is_inference():
-            return factor.to(dtype)
-        return self._wide_factor.get(factor, (factor._version, dtype), lambda: factor.to(dtype))
+    def _prepared(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Factor of the unscaled features, minus the mean of the means, the means without it, and their squared norms."""
+        origin = self.means.mean(dim=0)
+        means = self.means - origin
+        factor = self.factor.to(dtype) / self.scale[:, None]
+        return factor, -origin, means.T.contiguous(), means.square().sum(dim=1)
 
     def shape_problem(self) -> str | None:
         """Check that the restored tensors belong together."""
@@ -166,6 +166,12 @@ class Familiarity(FittedModule):
         """Whether `fit` was called."""
         return self.spreads.numel() > 0
 
+    @property
+    def density_only(self) -> bool:
+        """Whether the distance needs the path only at the times of the density of pooled states."""
+        first = cast(TiedGaussian, next(iter(self.over_time)))
+        return self.path.scale.numel() != N_TIMES * first.scale.numel()
+
     @torch.no_grad()
     def fit(self, features: PathFeatures, labels: Tensor | None, input_mean: Tensor, base_rates: Tensor | None) -> None:
         """Fit the densities on training inputs, and standardise the scores on them.
@@ -182,7 +188,7 @@ class Familiarity(FittedModule):
         self.typical = self._deviations(features.states).median(dim=1).values
         self.input_mean = input_mean
         self.base_rates = input_mean.new_empty(0) if base_rates is None else base_rates.to(input_mean)
-        scores = self._scores(features)
+        scores = torch.stack(self._scores(features))
         self.centres = scores.median(dim=1).values
         upper = scores.double().quantile(_TYPICAL, dim=1).to(scores.dtype)
         self.spreads = (upper - self.centres).clamp_min(1e-6)
@@ -215,9 +221,14 @@ class Familiarity(FittedModule):
 
     def forward(self, features: PathFeatures) -> Float[Tensor, " B"]:
         """Return the distances of a batch: about 0 for typical training inputs, and unbounded."""
-        standardised = (self._scores(features) - self.centres[:, None]) / self.spreads[:, None]
-        n = standardised.shape[0]
-        return (torch.logsumexp(_SHARPNESS * standardised, dim=0) - math.log(n)) / _SHARPNESS
+        sharp = [(s - c) * f for s, (c, f) in zip(self._scores(features), self.derived(self._standard), strict=True)]
+        if len(sharp) == 1:
+            return sharp[0] / _SHARPNESS
+        return (torch.logaddexp(sharp[0], sharp[1]) - math.log(2)) / _SHARPNESS
+
+    def _standard(self) -> list[tuple[Tensor, Tensor]]:
+        """What is subtracted from each score, and what the difference is multiplied by."""
+        return list(zip(self.centres, _SHARPNESS / self.spreads, strict=True))
 
     def profile(self, states: Float[Tensor, "K B F"]) -> Float[Tensor, "K B"]:
         """Return the distance of the state at every fixed time, in units of that of a typical training input."""
@@ -231,9 +242,9 @@ class Familiarity(FittedModule):
     def _densities_over_time(self) -> list[TiedGaussian]:
         return [cast(TiedGaussian, density) for density in self.over_time]
 
-    def _scores(self, features: PathFeatures) -> Float[Tensor, "n B"]:
+    def _scores(self, features: PathFeatures) -> list[Float[Tensor, " B"]]:
         density: Tensor = self.path(features.vector())
-        return torch.stack([density] if features.energy is None else [density, features.energy])
+        return [density] if features.energy is None else [density, features.energy]
 
     def shape_problem(self) -> str | None:
         """Check that the constants of the scores belong together."""

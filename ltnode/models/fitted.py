@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
+
+from ltnode.models.kept import Kept
+from ltnode.ode.replay import traced
+
+Value = TypeVar("Value")
 
 
 class FittedModule(nn.Module):
@@ -15,6 +21,10 @@ class FittedModule(nn.Module):
     module unfitted.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._derived: Kept[Any] = Kept()
+
     def declare(self, *names: str) -> None:
         """Register empty buffers."""
         for name in names:
@@ -23,6 +33,18 @@ class FittedModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """Keep fitted values in the memory layout in which a file restores them, so that both compute the same bits."""
         super().__setattr__(name, value.contiguous() if isinstance(value, torch.Tensor) else value)
+
+    def derived(self, compute: Callable[[], Value], key: Hashable = None) -> Value:
+        """Return what ``compute`` makes of the buffers alone; kept on a CPU, where it takes as long as a small layer.
+
+        Args:
+            compute: Makes the value; there is one such function per module.
+            key: What the value depends on apart from the buffers.
+        """
+        buffers = [buffer for buffer in self._buffers.values() if buffer is not None]
+        if buffers[0].device.type != "cpu" or traced(buffers[0]) or any(buffer.is_inference() for buffer in buffers):
+            return compute()
+        return self._derived.get(tuple(buffers), (key, *[buffer._version for buffer in buffers]), lambda: _without_trace(compute))
 
     def shape_problem(self) -> str | None:
         """Return what is wrong with the shapes or values of restored buffers; None if they fit together."""
@@ -39,3 +61,9 @@ class FittedModule(nn.Module):
         if problem is not None:
             error_messages: list[str] = args[-1]
             error_messages.append(f"{prefix.rstrip('.')}: {problem}")
+
+
+def _without_trace(compute: Callable[[], Value]) -> Value:
+    """Compute a value that may be used with and without gradients, wherever it is first needed."""
+    with torch.inference_mode(False), torch.no_grad():
+        return compute()

@@ -17,7 +17,7 @@ from ltnode.models.contract import Draw, Inputs, Steps, Task, apply_part, check_
 from ltnode.models.end_time_model import EndTimeModel, PosteriorTerms
 from ltnode.models.familiar_model import Members
 from ltnode.models.options import ObjectiveOptions, SolverOptions
-from ltnode.models.path import N_TIMES, PathFeatures, path_features, path_times
+from ltnode.models.path import N_TIMES, PathFeatures, n_path_times, path_features, path_times
 from ltnode.models.path_model import PathModel
 from ltnode.models.prediction import Prediction
 from ltnode.models.quantiles import KeptQuantiles
@@ -48,6 +48,7 @@ class LatentTimeODE(EndTimeModel, PathModel):
     Attributes:
         grid: The prediction grid, on which predictions are solved by default.
         training_grid: The grid that training steps replay.
+        described_quantiles: Quantiles of the end-time for descriptions of predictions, kept while they stay the same.
     """
 
     grid: Tensor
@@ -84,7 +85,7 @@ class LatentTimeODE(EndTimeModel, PathModel):
         self.objective = objective or ObjectiveOptions()
         self.augment = augment
         self.training_grid = TrainingGrid(t_end=self._window_end)
-        self._quantiles = KeptQuantiles()
+        self._quantiles, self.described_quantiles = KeptQuantiles(), KeptQuantiles()
         steps = torch.linspace(0.0, self._window_end, 5, dtype=torch.float64)
         self.register_buffer("grid", steps)
 
@@ -353,19 +354,22 @@ class LatentTimeODE(EndTimeModel, PathModel):
         return Members(outputs.expand(samples, -1, -1), times, stats, noise, distance, fallback)
 
     def with_path_times(self, times: Float[Tensor, "S *batch"]) -> Float[Tensor, "n *batch"]:
-        """Put the fixed times of the path before end-times."""
-        fixed = self.fixed_times(times.device).to(times.dtype)
+        """Put the fixed times of the path at which the distance needs it before end-times."""
+        fixed = path_times(self._window_end, times.device, self.familiarity.density_only, times.dtype)
         return torch.cat([fixed if times.ndim == 1 else fixed[:, None].expand(-1, times.shape[1]), times])
 
     def split_path(self, states: Float[Tensor, "n B *state"]) -> tuple[Float[Tensor, "S B C"], PathFeatures]:
         """Return the outputs at the end-times, and the features of the path, from the states at `with_path_times`."""
-        outputs = self.outputs_at(states[N_TIMES - 1 :])  # one call for the end-times and the last time of the path
-        return outputs[1:], path_features(states[:N_TIMES], outputs[0] if self.task == "classification" else None)
+        return self._split_at(states, n_path_times(self.familiarity.density_only))
+
+    def _split_at(self, states: Float[Tensor, "n B *state"], fixed: int) -> tuple[Float[Tensor, "S B C"], PathFeatures]:
+        outputs = self.outputs_at(states[fixed - 1 :])  # one call for the end-times and the last time of the path
+        return outputs[1:], path_features(states[:fixed], outputs[0] if self.task == "classification" else None)
 
     def path(self, x: Tensor) -> PathFeatures:
         """Compute the features of the path of network inputs, in the current mode of the model."""
         h = self.initial_state(x)
-        return self.split_path(self.solve(h, self.fixed_times(h.device), "stored").states)[1]
+        return self._split_at(self.solve(h, self.fixed_times(h.device), "stored").states, N_TIMES)[1]
 
     def fixed_times(self, device: torch.device) -> Float[Tensor, " K"]:
         """Return the fixed times of the path, from 0 to the end of the window, in float64."""

@@ -198,10 +198,6 @@ class NodeGP(EndTimeModel):
         """The network that computes the features."""
         return self.backbone
 
-    def running_statistics(self) -> list[Tensor]:
-        """Return the running bounds of the features."""
-        return [self.bounds.low, self.bounds.high, self.bounds.batches]
-
     def compose_loss(
         self, outputs: Float[Tensor, "1 B F"], y: Tensor, times: Tensor, posterior: PosteriorTerms, n_data: int | None
     ) -> LossParts:

@@ -30,7 +30,7 @@ class PathFeatures:
     """The path of a batch.
 
     Attributes:
-        states: States at all fixed times, pooled over their positions.
+        states: States at all fixed times, pooled over their positions; those of a prediction may be at the density's times only.
         shape: Pooled ReLU of the normalised states at the density's times; None for states without positions. The mean of a
             state over its positions does not show how values are distributed over them; this does.
         energy: ``-logsumexp`` of the logits at the last fixed time, larger = less familiar; None for regression.
@@ -44,7 +44,7 @@ class PathFeatures:
         """Return what the density uses as one vector per input: all states of vectors, or some pooled states and shapes."""
         if self.shape is None:
             return _flat(self.states)
-        return torch.cat([_flat(self.states[list(_DENSITY_TIMES)]), _flat(self.shape)], dim=1)
+        return _flat(torch.cat([_at_density_times(self.states), self.shape]))
 
     @classmethod
     def cat(cls, parts: Sequence[PathFeatures]) -> PathFeatures:
@@ -58,9 +58,31 @@ class PathFeatures:
         )
 
 
-def path_times(window_end: float, device: torch.device) -> Float[Tensor, " K"]:
-    """Return the fixed times in float64."""
-    return torch.linspace(0.0, window_end, N_TIMES, dtype=torch.float64, device=device)
+def path_times(
+    window_end: float, device: torch.device, density_only: bool = False, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, " K"]:
+    """Return the fixed times; nobody may change them.
+
+    Args:
+        window_end: End of the window.
+        device: Device of the times.
+        density_only: Only those at which the density of pooled states needs them.
+        dtype: What the times, computed in float64, are rounded to.
+    """
+    compute = _path_times.__wrapped__ if torch.compiler.is_compiling() else _path_times
+    return compute(window_end, device, density_only, dtype)
+
+
+@cache
+def _path_times(window_end: float, device: torch.device, density_only: bool, dtype: torch.dtype) -> Float[Tensor, " K"]:
+    with torch.inference_mode(False):
+        times = torch.linspace(0.0, window_end, N_TIMES, dtype=torch.float64, device=device)
+        return (_at_density_times(times) if density_only else times).to(dtype)
+
+
+def n_path_times(density_only: bool) -> int:
+    """Return the number of fixed times, or of those at which the density of pooled states needs them."""
+    return len(_DENSITY_TIMES) if density_only else N_TIMES
 
 
 def path_features(states: Float[Tensor, "K B *state"], last_logits: Float[Tensor, "B C"] | None) -> PathFeatures:
@@ -79,15 +101,26 @@ def path_features(states: Float[Tensor, "K B *state"], last_logits: Float[Tensor
     if states.ndim == 4:
         return PathFeatures(_bounded(torch.cat([states.mean(dim=2), states.mean(dim=3)], dim=2)), None, energy)
     positions = states.flatten(3)
-    return PathFeatures(_bounded(positions.mean(dim=3)), _bounded(_normalised_relu(positions[list(_DENSITY_TIMES)])), energy)
+    return PathFeatures(_bounded(positions.mean(dim=3)), _bounded(_normalised_relu(_at_density_times(positions))), energy)
+
+
+def _at_density_times(values: Float[Tensor, "K *rest"]) -> Float[Tensor, "k *rest"]:
+    if values.shape[0] == len(_DENSITY_TIMES):
+        return values
+    # Not by a list of positions, which would be copied to the device.
+    return torch.stack([values[m] for m in _DENSITY_TIMES])
 
 
 def _normalised_relu(positions: Float[Tensor, "k B C P"]) -> Float[Tensor, "k B C"]:
     """Compute the mean over all positions of the ReLU of states that are normalised per group of channels."""
     times, batch, channels, _ = positions.shape
-    groups = max(n for n in range(1, _GROUPS + 1) if channels % n == 0)
-    normed = functional.group_norm(positions.flatten(0, 1), groups)
-    return functional.relu(normed).mean(dim=2).reshape(times, batch, channels)
+    normed = torch.group_norm(positions.flatten(0, 1), _groups(channels))
+    return normed.relu_().mean(dim=2).reshape(times, batch, channels)
+
+
+@cache
+def _groups(channels: int) -> int:
+    return max(n for n in range(1, _GROUPS + 1) if channels % n == 0)
 
 
 def _bounded(features: Float[Tensor, "K B F"]) -> Float[Tensor, "K B D"]:
@@ -95,13 +128,21 @@ def _bounded(features: Float[Tensor, "K B F"]) -> Float[Tensor, "K B D"]:
     width = features.shape[2]
     if width <= _LARGEST_WIDTH:
         return features
-    signed = functional.pad(features * _signs(width).to(features), (0, -width % _LARGEST_WIDTH))
+    kept = features.is_cuda and not torch.compiler.is_compiling()
+    signs = _signs_on(features.device, width, features.dtype) if kept else _signs(width).to(features)
+    signed = functional.pad(features * signs, (0, -width % _LARGEST_WIDTH))
     return signed.unflatten(2, (-1, _LARGEST_WIDTH)).sum(dim=2)
 
 
 @cache
 def _signs(width: int) -> Float[Tensor, " F"]:
     return torch.randint(2, (width,), generator=torch.Generator().manual_seed(0)) * 2.0 - 1.0
+
+
+@cache  # a captured program must not copy from the host
+def _signs_on(device: torch.device, width: int, dtype: torch.dtype) -> Float[Tensor, " F"]:
+    with torch.inference_mode(False):
+        return _signs(width).to(device, dtype)
 
 
 def _flat(features: Float[Tensor, "K B F"]) -> Float[Tensor, "B D"]:

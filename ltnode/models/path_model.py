@@ -91,4 +91,4 @@ class PathModel(FamiliarModel):
         x = self.as_inputs(x)
         with torch.no_grad(), evaluating(self):
             profile = torch.cat([self.familiarity.profile(self.path(part).states) for part in self.chunks(x)], dim=1)
-        return self.fixed_times(x.device), profile
+        return self.fixed_times(x.device).clone(), profile

@@ -74,11 +74,14 @@ class StepSettings:
         precision: Precision of the layers.
         seed: Seed of the end-times, which are a function of the seed, the step and the sample.
         n_data: Number of training examples, which decides the weight of the KL term.
+        clip_norm: Largest norm of the gradient of all parameters of a phase; longer gradients are scaled down to it. None keeps
+            every gradient as it is.
     """
 
     precision: Precision = "fp32"
     seed: int = 0
     n_data: int | None = None
+    clip_norm: float | None = None
 
 
 @runtime_checkable
@@ -105,6 +108,14 @@ class TrainingStep(Protocol):
 def part_names(model: Model, phase: str) -> tuple[str, ...]:
     """Names under which a step reports the parts of a phase's loss: without a prefix for the model's first phase."""
     return LOGGED_PARTS if phase == model.phases[0] else tuple(f"{phase}.{name}" for name in LOGGED_PARTS)
+
+
+def clipped(gradients: Sequence[Tensor], limit: float | None) -> Sequence[Tensor]:
+    """Return gradients scaled down to a norm of at most ``limit``, like `torch.nn.utils.clip_grad_norm_`, without reading it."""
+    if limit is None:
+        return gradients
+    norm = torch.nn.utils.get_total_norm(list(gradients))
+    return torch._foreach_mul(list(gradients), (limit / (norm + 1e-6)).clamp_max(1.0))
 
 
 class EagerStep:
@@ -152,6 +163,9 @@ class EagerStep:
                 raise failure
             if self.check and not bool(torch.isfinite(parts["loss"])):
                 raise NonFiniteLossError(f"the loss of step {batch.step} ({phase}) is {float(parts['loss'])}")
+            if self.settings.clip_norm is not None:
+                learnt = [p for group in optimizer.param_groups for p in group["params"]]
+                torch.nn.utils.clip_grad_norm_(learnt, self.settings.clip_norm)
             optimizer.step()
             if phase in self.averages:
                 self.averages[phase].update()

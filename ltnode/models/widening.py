@@ -35,6 +35,8 @@ _SCALES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _CAREFUL_SCALE = 4.0
 _FEW = 500
 """Number of held-out examples below which the strength of the widening is chosen with more care."""
+_LARGEST_EXCESS = 16.0
+"""At this excess the members keep a weight of 1e-7, so that the most probable class stays the same."""
 _COST = 0.0005
 """Largest loss of held-out log-likelihood, in nats per example, that widening may cost."""
 
@@ -56,10 +58,6 @@ class Widening(FittedModule):
         """Whether answers are widened."""
         return self.onset.numel() > 0
 
-    def weight(self, distance: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
-        """Return the weight of what is known without the input."""
-        return -torch.expm1(-(distance - self.onset).clamp_min(0.0) / self.scale)
-
     def forward(
         self, outputs: Float[Tensor, "S B C"], distance: Float[Tensor, " B"] | None, task: str, fallback: Fallback | None = None
     ) -> tuple[Float[Tensor, "S B C"], Float[Tensor, "B *targets"] | None]:
@@ -68,10 +66,10 @@ class Widening(FittedModule):
             outputs = outputs / self.temperature
         if distance is None or not self.fitted:
             return (outputs, None) if fallback is None else mixed_means(outputs, fallback)
-        w = self.weight(distance)
+        excess = _excess(distance, self.onset, self.scale)
         if task == "classification":
-            return widened_logits(outputs, w, self.base), None
-        return mixed_means(outputs, _widened(fallback, w, self.base))
+            return widened_logits(outputs, excess, self.derived(lambda: log_rates(self.base))), None
+        return mixed_means(outputs, _widened(fallback, _weight(excess), self.base))
 
     @torch.no_grad()
     def fit_classes(
@@ -97,8 +95,9 @@ class Widening(FittedModule):
         base, d = frequencies.double(), distance.double()
         candidates = []
         for onset, scale in _candidates(d):
-            w = -torch.expm1(-(d - onset).clamp_min(0.0) / scale)
-            candidates.append((float(w.mean()), _log_likelihoods(widened_logits(tempered, w, base), labels), onset, scale))
+            excess = _excess(d, onset, scale)
+            widened = widened_logits(tempered, excess, log_rates(base))
+            candidates.append((float(_weight(excess).mean()), _log_likelihoods(widened, labels), onset, scale))
         onset, scale = _strongest(candidates, _log_likelihoods(tempered, labels))
         self.onset, self.scale, self.base = (value.to(distance.device, like) for value in (onset, scale, base))
 
@@ -137,7 +136,7 @@ class Widening(FittedModule):
 
         candidates = []
         for onset, scale in _candidates(d):
-            w = -torch.expm1(-(d - onset).clamp_min(0.0) / scale)
+            w = _weight(_excess(d, onset, scale))
             candidates.append((float(w.mean()), log_likelihoods(w), onset, scale))
         onset, scale = _strongest(candidates, log_likelihoods(torch.zeros_like(d)))
         self.onset, self.scale, self.base = (value.to(distance.device, outputs.dtype) for value in (onset, scale, base))
@@ -154,23 +153,43 @@ class Widening(FittedModule):
 
 
 def widened_logits(
-    logits: Float[Tensor, "S B C"], w: Float[Tensor, " B"], frequencies: Float[Tensor, " C"]
+    logits: Float[Tensor, "S B C"], excess: Float[Tensor, " B"], rates: Float[Tensor, "C C"]
 ) -> Float[Tensor, "S B C"]:
-    """Return logits of ``(1 - w) p + w r``, where r are the frequencies in which the most probable class is raised.
+    """Return logits of ``exp(-excess) p + (1 - exp(-excess)) r``, where r are the rates for the most probable class.
 
-    A weight of 0 returns the logits up to a constant per row.
+    They are logits up to a constant per row, and without excess those that are given.
+
+    Args:
+        logits: Logits of the members.
+        excess: By how much the distance exceeds the onset, in units of the scale; below 0 it counts as 0.
+        rates: `log_rates` of the class frequencies.
     """
     log_p = torch.log_softmax(logits, dim=-1)
-    if w.device.type == "cpu" and not traced(w) and not bool((w > 0).any()):
+    # A distance that is not a number comes from a path that has left all bounds.
+    excess = excess.nan_to_num(_LARGEST_EXCESS).clamp(0.0, _LARGEST_EXCESS)
+    if excess.device.type == "cpu" and not traced(excess) and not excess.any():
         return log_p
-    mean = torch.logsumexp(log_p, dim=0)
-    top = torch.nn.functional.one_hot(mean.argmax(dim=-1), logits.shape[-1]).to(logits)
-    raised = torch.maximum(frequencies.expand_as(top), top * frequencies.max())
+    top = log_p.exp().sum(dim=0).argmax(dim=-1)
+    # Divided by exp(-excess). Without excess, this logarithm is minus infinity, and the sum is exactly its first summand.
+    odds = excess.expm1().log()
+    return torch.logaddexp(log_p, rates.index_select(0, top) + odds[:, None])
+
+
+def log_rates(frequencies: Float[Tensor, " C"]) -> Float[Tensor, "C C"]:
+    """Return in row m the logarithms of class frequencies, in which class m was raised to the largest of them."""
+    same = torch.eye(len(frequencies), dtype=torch.bool, device=frequencies.device)
+    raised = torch.where(same, frequencies.max(), frequencies)
     rates = raised / raised.sum(dim=-1, keepdim=True)
-    tiny = torch.finfo(logits.dtype).tiny
-    kept, moved = torch.log1p(-w.clamp_max(1 - 1e-7)), torch.log(w.clamp_min(tiny))
-    widened = torch.logaddexp(log_p + kept[None, :, None], (rates.clamp_min(tiny).log() + moved[:, None])[None])
-    return torch.where((w > 0)[None, :, None], widened, log_p)
+    return rates.clamp_min(torch.finfo(rates.dtype).tiny).log()
+
+
+def _excess(distance: Float[Tensor, " B"], onset: Tensor, scale: Tensor) -> Float[Tensor, " B"]:
+    return (distance - onset) / scale
+
+
+def _weight(excess: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Return the weight of what is known without the input."""
+    return -torch.expm1(-excess.clamp_min(0.0))
 
 
 def mixed_means(means: Float[Tensor, "S B K"], other: Fallback) -> tuple[Float[Tensor, "S B K"], Float[Tensor, "B *targets"]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 
@@ -14,6 +14,8 @@ from ltnode.typing import Float, Tensor
 
 _CHUNK = 8
 """Steps per matrix product. A larger chunk multiplies more zero weights, a smaller one launches more products."""
+_MOST_KEPT = 1024
+"""Edges times end-times up to which weights are kept."""
 
 
 def dense_weights(
@@ -135,7 +137,7 @@ class DenseOutput:
         self._base, self._steps, self._edges = None, [], []
 
     def _combine_chunk(self, base: Tensor, times: Tensor) -> Tensor:
-        weights = dense_weights(self.tableau, torch.stack(self._edges), times)
+        weights = self._weights(torch.stack(self._edges), times)
         columns: list[Tensor] = []
         stages: list[Tensor] = []
         for m, step in enumerate(self._steps):
@@ -147,3 +149,17 @@ class DenseOutput:
                     columns.append(column)
                     stages.append(k)
         return combine(base, torch.stack(columns, dim=-1), stages)
+
+    def _weights(self, edges: Float[Tensor, "n1 *grid"], times: Float[Tensor, "S *batch"]) -> Float[Tensor, "S *rest"]:
+        # Predictions of a model have the same edges and times again and again, and on a CPU the weights take as long as a layer.
+        readable = self.chunk is not None and times.device.type == "cpu" and edges.ndim == times.ndim == 1
+        if torch.is_grad_enabled() or not readable or len(edges) * len(times) > _MOST_KEPT:
+            return dense_weights(self.tableau, edges, times)
+        return _weights_of_values(self.tableau, tuple(edges.tolist()), tuple(times.tolist()))
+
+
+@lru_cache(maxsize=64)
+def _weights_of_values(tableau: ButcherTableau, edges: tuple[float, ...], times: tuple[float, ...]) -> Tensor:
+    """`dense_weights` in float64, which nobody may change."""
+    with torch.inference_mode(False):
+        return dense_weights(tableau, torch.tensor(edges, dtype=torch.float64), torch.tensor(times, dtype=torch.float64))

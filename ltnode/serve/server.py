@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import math
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ltnode.allocator import keep_memory
 from ltnode.errors import InputError
 from ltnode.serve import check_extra, quiet_log
 from ltnode.serve.limits import Limits
@@ -97,6 +99,7 @@ def serve(
     from ltnode.serve.clients import Access, Clients
     from ltnode.serve.connections import BACKLOG, Connections, limited_protocol
 
+    keep_memory()
     limits, clients = limits or Limits(), Clients(proxies)
     app = make_app(models, limits, token, Access((*hosts, host), any_address=host in _EVERYWHERE), clients, workers)
     quiet_log.install()
@@ -113,7 +116,7 @@ def serve(
         ws="none",
         timeout_graceful_shutdown=math.ceil(limits.grace_seconds),
     )
-    with bind(host, port) as bound, _signals_ignored_at_exit():
+    with bind(host, port) as bound, _signals_ignored_at_exit(), _short_collections():
         ready(address_of(bound))
         _server(config).run(sockets=[bound])
     return app.state.service.ended
@@ -130,6 +133,17 @@ def _server(config: uvicorn.Config) -> uvicorn.Server:
                 one.listen(_BACKLOG)
 
     return Server(config)
+
+
+@contextmanager
+def _short_collections() -> Iterator[None]:
+    """Exclude what exists now, models and libraries, from collections of garbage, each of which would go through all of it."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

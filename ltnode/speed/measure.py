@@ -10,12 +10,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
-from ltnode.accelerate.plan import plan_step, unsupported_reason_capture
-from ltnode.device import product_precision
+from ltnode.accelerate.plan import Accelerate, plan_step, unsupported_reason_capture
+from ltnode.device import Precision, product_precision
 from ltnode.models import LatentTimeODE, Model
 from ltnode.models.step import Batch
 from ltnode.ode import Stats
@@ -112,12 +112,18 @@ class _Bench:
             yield self._step("training grid, eager", eager, training="kept")
         else:
             yield self._step("eager", eager)
-        if unsupported_reason_capture(plain, make_optimizers(plain, eager), self._settings.device) is not None:
+        optimizers, device = make_optimizers(plain, eager), self._settings.device
+        if unsupported_reason_capture(plain, optimizers, device) is not None:
             return
-        for precision in ("fp32", "tf32", "bf16"):
-            for way in ("graph", "auto"):
-                name = f"{'captured layers' if way == 'graph' else 'fastest (auto)'}, {precision}"
-                yield self._step(name, self._config.replace(accelerate=way, precision=precision))
+        ways: dict[Accelerate, str] = {"graph": "captured layers"}
+        fastest = plan_step(plain, optimizers, device, self.batch().x[:1]).mode
+        if fastest == "compiled":
+            ways["compiled"] = "captured, layers compiled"
+        elif fastest == "fused":
+            ways["fused"] = "captured, fused kernels"
+        for precision in get_args(Precision):
+            for way, name in ways.items():
+                yield self._step(f"{name}, {precision}", self._config.replace(accelerate=way, precision=precision))
 
     def _step(self, way: str, config: TrainConfig, **solver: str) -> Timing:
         model, batch = self.model(**solver).train(), self.batch()

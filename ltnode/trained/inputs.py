@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 
 from ltnode.errors import DataError, InputError
+from ltnode.imagefiles.decode import LOCAL_FORMATS, MAX_PIXELS, UnusableImage, decode
 from ltnode.tables import Schema, read_table
-from ltnode.trained.images import LOCAL_FORMATS, MAX_PIXELS, decode_image
+from ltnode.trained.images import check_image_shape, decode_image
 from ltnode.trained.pixels import pixel_tensor
 from ltnode.typing import Num, Tensor
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".jpe", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+ARRAY_SUFFIXES = (".npy", ".csv", ".tsv")
 _DELIMITERS = ("\t", ";", ",")
 
 
@@ -49,20 +52,64 @@ def find_files(path: Path) -> list[Path]:
     Raises:
         InputError: The folder contains no images.
     """
-    if not path.is_dir():
-        return [path]
-    images = [
-        entry
-        for entry in sorted(path.rglob("*"))
-        if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file() and not _hidden(entry, path)
-    ]
+    return [Path(file) for file in images_among(files_below(str(path)), path)] if path.is_dir() else [path]
+
+
+def images_among(found: Iterable[str], folder: Path | str) -> list[str]:
+    """The images among the files of a folder.
+
+    Raises:
+        InputError: There are none.
+    """
+    images = [file for file in found if file.lower().endswith(IMAGE_SUFFIXES)]
     if not images:
-        raise InputError(f"{path} contains no images ({', '.join(IMAGE_SUFFIXES)})")
+        raise InputError(f"{folder} contains no images ({', '.join(IMAGE_SUFFIXES)})")
     return images
 
 
-def _hidden(entry: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in entry.relative_to(folder).parts)
+def files_below(folder: str) -> Iterator[str]:
+    """The files in a folder and its subfolders, sorted by name, without hidden ones; links to folders are not followed."""
+    # There may be millions of files, of which each would cost many times as much as an object of pathlib.
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise InputError(f"cannot read the folder {folder}: {error.strerror or error}") from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from files_below(entry.path)
+        elif entry.is_file():
+            yield entry.path
+
+
+def read_pixels(file: str, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Read an image file as raw pixels of a shape (C, H, W), with Pillow; see `decode_image`.
+
+    Raises:
+        InputError: The file is missing, damaged, or no image; the message names the file.
+    """
+    content = _content(file)
+    try:
+        _require_images(shape)
+        return decode(content, (shape[0], shape[1], shape[2]), max_pixels, LOCAL_FORMATS)[0]
+    except (InputError, UnusableImage) as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def _content(file: Path | str) -> bytes:
+    try:
+        with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 (faster for one of a million images)
+            return opened.read()
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def _require_images(shape: tuple[int, ...]) -> None:
+    if len(shape) != 3:
+        raise InputError(f"the model takes vectors of {shape[0]} numbers: give a .csv or .npy file")
+    check_image_shape(shape)
 
 
 def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS, schema: Schema | None = None) -> Batch:
@@ -79,10 +126,7 @@ def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS,
     """
     if schema is not None:
         return _read_rows(path, schema)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    content = _content(path)
     kind = path.suffix.lower()
     try:
         if kind == ".npy":
@@ -91,8 +135,7 @@ def read_input(path: Path, shape: tuple[int, ...], max_pixels: int = MAX_PIXELS,
         if kind in (".csv", ".tsv"):
             table = read_csv(content, shape)
             return Batch(tuple(f"{path}:{line}" for line in table.lines), table.raw, columns=table.columns)
-        if len(shape) != 3:
-            raise InputError(f"the model takes vectors of {shape[0]} numbers: give a .csv or .npy file")
+        _require_images(shape)
         decoded = decode_image(content, shape, max_pixels, LOCAL_FORMATS)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

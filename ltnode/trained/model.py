@@ -393,7 +393,5 @@ class TrainedModel:
         """5, 50 and 95 % quantiles of the end-time for network inputs, on the CPU; None for a model without end-times."""
         if not isinstance(self.model, LatentTimeODE):
             return None
-        end_time = self.model.end_time
-        levels = torch.tensor(END_TIME_LEVELS, dtype=torch.float64, device=x.device)
-        times = end_time(x if end_time.amortized else None).quantile(levels).double().cpu()
+        times = self.model.described_quantiles.at(self.model.end_time, x, END_TIME_LEVELS).double().cpu()
         return times if times.ndim == 2 else times[:, None].expand(-1, x.shape[0])

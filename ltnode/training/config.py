@@ -30,6 +30,7 @@ LATER_KEYS: Mapping[str, Any] = {
     "class_weights": None,
     "init": None,
     "frozen": [],
+    "clip_norm": None,
 }
 """Keys that version 0.1 did not have, with the values that describe its trainings; with these, the hash is that of 0.1."""
 _ALIASES = {"learning_rate": "lr", "max_iter": "epochs", "n_iter": "epochs", "random_state": "seed", "wd": "weight_decay"}
@@ -63,11 +64,12 @@ class TrainConfig:
         seed: Seed of data order, augmentation, end-times and all other random numbers of the run.
         epochs: Number of passes over the training data.
         batch_size: Training examples per step, over all processes; None takes all of them.
-        optimizer: ``"sgd"`` or ``"adam"``.
+        optimizer: ``"sgd"``, ``"adam"``, or ``"adamw"`` (Adam whose weight decay does not enter the gradient).
         lr: Learning rate of the weights.
         momentum: Momentum of SGD.
         nesterov: Use Nesterov momentum.
         weight_decay: L2 penalty of the weights.
+        clip_norm: Largest norm of the gradient; longer gradients are scaled down to it. None keeps them.
         role_lr: Learning rates of other parameter roles, such as ``{"variational": 0.01}`` for the posterior or the inference
             network; roles that are not named have that of the weights. None removes an entry.
         role_weight_decay: L2 penalties of other roles; those that are not named have that of the weights, except
@@ -92,7 +94,8 @@ class TrainConfig:
         precision: ``"fp32"``; ``"tf32"``: TensorFloat-32 products on CUDA; ``"bf16"``: layers in bfloat16, state in float32.
         device: ``"auto"`` (CUDA if there is a device), ``"cpu"``, ``"cuda"``, ``"cuda:1"``.
         accelerate: ``"auto"``: the fastest step that model and device support; ``"off"``: the reference; ``"graph"``: a step
-            captured as a CUDA graph; ``"fused"``: a captured step with fused kernels.
+            captured as a CUDA graph; ``"compiled"``: one whose layers are compiled before the first step, instead of once the
+            training has lasted for a while; ``"fused"``: one with fused kernels.
         checkpoint_epochs: Number of epochs between checkpoints; None: only by time.
         checkpoint_minutes: Most minutes between checkpoints; None: only by epochs. Where writing one takes less than 1 % of the
             time, there is one every 25 seconds. The end always has a checkpoint.
@@ -108,11 +111,12 @@ class TrainConfig:
     seed: int = 0
     epochs: int = 10
     batch_size: int | None = 256
-    optimizer: Literal["sgd", "adam"] = "adam"
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     lr: float = 3e-3
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 0.0
+    clip_norm: float | None = None
     role_lr: Mapping[str, float] = field(default_factory=dict)
     role_weight_decay: Mapping[str, float] = field(default_factory=dict)
     schedule: Literal["milestones", "cosine"] = "milestones"

@@ -99,6 +99,7 @@ def accelerate(
     n_data: int | None = None,
     precision: Precision = "fp32",
     seed: int = 0,
+    clip_norm: float | None = None,
     accelerate: Accelerate = "auto",
 ) -> OwnLoopStep:
     """Return the training step of `ltnode.fit` for a loop of one's own: ``loss = step(x, y)`` replaces loss, gradient and update.
@@ -114,7 +115,8 @@ def accelerate(
         n_data: Number of training examples, which ``kl_weight="elbo"`` needs.
         precision: ``"fp32"``, ``"tf32"`` or ``"bf16"``; see `TrainConfig`.
         seed: Seed of the end-times.
-        accelerate: ``"auto"``, ``"off"``, ``"graph"`` or ``"fused"``; see `TrainConfig`.
+        clip_norm: Largest norm of the gradient; longer gradients are scaled down to it. None keeps them.
+        accelerate: ``"auto"``, ``"off"``, ``"graph"``, ``"compiled"`` or ``"fused"``; see `TrainConfig`.
 
     Raises:
         InputError: The model is not one of ltnode.
@@ -130,7 +132,7 @@ def accelerate(
     eager = EagerStep(
         model,
         _by_phase(model, optimizer),
-        StepSettings(precision, seed, checked),
+        StepSettings(precision, seed, checked, clip_norm),
         combine=workers.combine if workers.world > 1 else None,
         reference=accelerate == "off",
     )

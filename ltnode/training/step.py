@@ -71,7 +71,7 @@ def make_step(
     eager = EagerStep(
         model,
         optimizers,
-        StepSettings(config.precision, config.seed, n_data),
+        StepSettings(config.precision, config.seed, n_data, config.clip_norm),
         combine=combine,
         reference=config.accelerate == "off",
         # On CUDA, where reading a loss would wait for the device, the engine checks the sums for the log instead.
@@ -104,7 +104,8 @@ def make_optimizers(model: Model, config: TrainConfig) -> dict[str, torch.optim.
         if config.optimizer == "sgd":
             optimizers[phase] = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=config.nesterov)
         else:
-            optimizers[phase] = torch.optim.Adam(groups, lr=config.lr)
+            kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+            optimizers[phase] = kind(groups, lr=config.lr)
     for role in (*config.role_lr, *config.role_weight_decay):
         # Presets and configurations of earlier versions name the variational role for every model.
         if role not in {*seen, "variational"}:

@@ -9,7 +9,7 @@ import torch
 
 from ltnode import metrics
 from ltnode.data.streaming import in_parts
-from ltnode.models import Model
+from ltnode.models import Model, execution
 from ltnode.models.contract import evaluating
 from ltnode.training.batches import TrainingData
 
@@ -26,10 +26,15 @@ def observing(model: Model, device: torch.device) -> Iterator[None]:
 
 
 def validate(model: Model, data: TrainingData) -> dict[str, float]:
-    """Evaluate the model on the held-out examples."""
+    """Evaluate the model on the held-out examples, layer by layer.
+
+    A faster execution would keep graphs, and may only be used once it has seen a size: a resumed training would then see other
+    numbers than an uninterrupted one, and the graphs would take memory from the training.
+    """
     assert data.validation is not None
     x, y = data.evaluation_inputs(data.validation)
-    predictions = [model.predict(part) for part in in_parts(x, _BATCH)]
+    with execution.using(execution.REFERENCE):
+        predictions = [model.predict(part) for part in in_parts(x, _BATCH)]
     if model.task == "classification":
         probs = torch.cat([p.probs for p in predictions])
         return {"error": metrics.error(probs, y), "log_likelihood": metrics.log_likelihood(probs, y)}

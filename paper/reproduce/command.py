@@ -5,13 +5,13 @@ from __future__ import annotations
 import typer
 
 from ltnode.cli import console
-from paper.reproduce.commands import claims, images, motivating, one_dimensional, session
+from paper.reproduce.commands import again, claims, images, motivating, one_dimensional, session
 
 
 def register(app: typer.Typer) -> None:
     """Add ``reproduce`` and its subcommands to the command line."""
     group = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
-    for command in (one_dimensional, motivating, images, session, claims):
+    for command in (one_dimensional, motivating, images, session, again, claims):
         command.register(group)
     app.add_typer(
         group,

@@ -9,7 +9,9 @@ import pytest
 
 from paper.reproduce.edition.cells import edition_cells, gaps_in_provenance
 from paper.reproduce.edition.expected import Expected, Seconds, Training, recorded_trainings, total
+from paper.reproduce.edition.overview import summary
 from paper.reproduce.folder import PaperFolder
+from paper.reproduce.images.cells import Places
 from paper.reproduce.images.grid import Cell, load_grid
 from paper.reproduce.images.results import ImageResult, read_results
 
@@ -89,3 +91,12 @@ def test_the_records_of_the_repository_have_a_provenance() -> None:
     assert all(gaps == ["git_commit of training"] for gaps in without.values())
     assert len(without) <= 7
     assert len(edition_cells(load_grid(PAPER.grid))) == 120
+
+
+def test_the_summary_tells_training_from_evaluation(tmp_path: Path) -> None:
+    """15 s and 20 s a cell: 75 s of training and 100 s of evaluation for five missing ones."""
+    made = [Cell("mnist", "node", "paper", "", seed) for seed in range(5)]
+    (line,) = summary(made, Places(tmp_path / "runs", tmp_path / "results"), ["clean"], expected(recorded(shared=6)))
+    assert line.startswith("0 of 5 done: listed cells; 0 with a complete provenance.")
+    assert "The rest needs 75 s of training and 100 s of evaluation on one GPU." in line
+    assert "All of them need 75 s of training and 100 s of evaluation, added up from the records." in line

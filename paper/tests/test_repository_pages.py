@@ -19,7 +19,7 @@ from paper.reproduce.images.results import ImageResult, read_results
 from paper.reproduce.images.zoo import DefaultEntry, read_zoo
 from paper.reproduce.one_dimensional import experiment
 from paper.reproduce.pages.causes import read_compared
-from paper.reproduce.pages.claims import claims_page
+from paper.reproduce.pages.claims import paper_page
 from paper.reproduce.pages.readme import RESULT_PAGES, read_promises, with_results
 from paper.reproduce.pages.remarks import Remarks
 from paper.reproduce.pages.tables import tables_page
@@ -65,7 +65,8 @@ def test_the_pages_have_the_results_of_the_record(page: str, claims: list[Judged
 
 def test_the_pages_of_the_paper_are_those_of_the_results(results: list[ImageResult], claims: list[JudgedClaim]) -> None:
     assert tables_page(results, PAPER.published()) == (PAPER.path / "tables.md").read_text(encoding="utf-8"), REBUILD
-    page = claims_page(claims, Remarks.read(PAPER.remarks), PAPER.figure_names(), read_compared(PAPER, results))
+    remarks, causes = Remarks.read(PAPER.remarks), read_compared(PAPER, results)
+    page = paper_page(claims, remarks, results, PAPER.published(), PAPER.figure_names(), causes)
     assert page == (PAPER.path / "README.md").read_text(encoding="utf-8"), REBUILD
 
 
@@ -128,7 +129,7 @@ def test_a_remark_on_no_claim_is_an_error(tmp_path: Path, claims: list[JudgedCla
     with pytest.raises(ConfigError, match=r"Did you mean 'error.cifar10.lt-node'"):
         Remarks.read(tmp_path / "remarks.toml").check(keys)
     (tmp_path / "remarks.toml").write_text('[remarks]\n"error.cifar10.lt-node" = "another seed"\n')
-    assert "| Another seed |" in claims_page(claims, Remarks.read(tmp_path / "remarks.toml"))
+    assert "| Another seed |" in paper_page(claims, Remarks.read(tmp_path / "remarks.toml"), [], PAPER.published())
     assert Remarks.read(tmp_path / "none.toml") == Remarks()
     (tmp_path / "remarks.toml").write_text('[remarks]\n"error.cifar10.lt-node" = 3\n')
     with pytest.raises(ConfigError, match="must be a string"):

@@ -1,6 +1,6 @@
-"""Sessions of limited time: what they do, that they may be stopped anywhere, and how their archives are merged.
+"""Sessions of limited time: what they do, and that they may be stopped anywhere.
 
-Only the data sets are replaced, by 48 images of 8x8 pixels, and the worker processes, which would load the real ones.
+Only the data sets are replaced, by 48 images of 8x8 pixels, and, except where a test is about them, the worker processes.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ import os
 import signal
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_images import InProcess, tiny_data, tiny_paper
+import torch
+from tiny_images import InProcess, tiny_data, tiny_paper, tiny_store
 from typer.testing import CliRunner, Result
 
+import ltnode.data
 from ltnode.cli.app import make_app
 from ltnode.cluster.executor import Task
-from ltnode.errors import ConfigError, DataError
-from ltnode.report.aggregate import Measured
+from ltnode.errors import ConfigError
 from paper.reproduce.commands import images as command_module
 from paper.reproduce.commands import session as merge_module
-from paper.reproduce.edition import packing, parts, session
-from paper.reproduce.edition.packing import merge, pack_results, pack_runs
-from paper.reproduce.edition.parts import Background, Part, edition_parts
-from paper.reproduce.edition.retraining import Repeated, agrees
-from paper.reproduce.edition.session import TimeOverError, stopped_after
-from paper.reproduce.images.cells import Places
+from paper.reproduce.edition import parts, session
+from paper.reproduce.edition.background import Background, Waiting
+from paper.reproduce.edition.parts import Part, edition_parts
+from paper.reproduce.edition.stopping import TimeOverError, stopped_after
+from paper.reproduce.images import cells as image_cells
+from paper.reproduce.images import evaluation as image_evaluation
 from paper.reproduce.images.grid import Cell
-from paper.reproduce.images.results import read_result
 from paper.reproduce.one_dimensional.experiment import OTHERS
 
 APP, ROOT = make_app(), Path(__file__).parents[2]
@@ -47,8 +48,7 @@ def no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (session, parts):
-        monkeypatch.setattr(module, "make_executor", lambda *args, **options: InProcess())
+    monkeypatch.setattr(parts, "make_executor", lambda *args, **options: InProcess())
 
 
 def command(paper: Path, *words: str) -> Result:
@@ -67,25 +67,71 @@ def comparable(path: Path) -> dict[str, Any]:
 
 def test_a_session_makes_the_same_results_as_the_cells_in_turn(tmp_path: Path) -> None:
     """Weights and numbers are equal, bit for bit; the session says what it does, and records how many runs shared the device."""
-    for name, words in (("turn", ()), ("session", ("--resume", "--minutes", "10", "--pack", str(tmp_path / "pack")))):
+    session_words = ("--resume", "--together", "2", "--minutes", "10", "--pack", str(tmp_path / "pack"))
+    for name, words in (("turn", ()), ("session", session_words)):
         result = command(tiny_paper(tmp_path / name / "paper"), *words)
         assert result.exit_code == 0, result.output
-    assert "0 of 2 cells done; next" in result.output
+    assert "0 of 2 cells done" in result.output
+    assert "2 of 2 cells done" in result.output
     for name in (NODE, LT):
         turn, made = (tmp_path / side / "paper" / "results" / name for side in ("turn", "session"))
         assert comparable(made) == comparable(turn)
         content = json.loads(made.read_text())
         assert content["training"]["concurrent_runs"] == 2
-        protocols = content["protocols"]
-        assert [part["provenance"]["concurrent_runs"] for part in protocols.values()] == [1, 2, 2, 2]
-        # The time of a prediction means something only where nothing else used the device.
-        assert protocols["clean"]["cost"]["seconds_per_1000"] > 0
-        assert protocols["rotation"]["cost"] is None
+        # On a CPU cells are evaluated in turn, so the time of a prediction is that of nothing else.
+        assert [part["provenance"]["concurrent_runs"] for part in content["protocols"].values()] == [1, 1, 1, 1]
+        assert content["protocols"]["clean"]["cost"]["seconds_per_1000"] > 0
+        # Written at the end, and by the clock, but not after every epoch, which the grid asks for.
+        assert len(list((tmp_path / "session" / "runs").glob("*/checkpoints/step-*"))) == 2
     again = command(tmp_path / "session" / "paper", "--resume")
     assert again.exit_code == 0
-    assert "next" not in again.output
-    # Only results are packed: the next session needs nothing of complete cells.
+    assert "expected" not in again.output
+    # Only results and the record of the session are packed: the next session needs nothing of complete cells.
     assert [path.name for path in (tmp_path / "pack").iterdir()] == ["results.zip"]
+    (record,) = (tmp_path / "session" / "paper" / "results").glob("session-*.json")
+    content = json.loads(record.read_text())
+    assert content["cells"] == ["mnist-node-paper-seed0", "mnist-lt-node-paper-seed0"]
+    assert content["seconds"] > 0
+    assert content["together"] == 2
+    with zipfile.ZipFile(tmp_path / "pack" / "results.zip") as archive:
+        assert f"results/{record.name}" in archive.namelist()
+
+
+@pytest.fixture
+def stored_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_data: None) -> Iterator[None]:
+    """The tiny sets in the data folder, where other processes find them, too; one thread, as in those processes."""
+    tiny_store(tmp_path / "data")
+    monkeypatch.setenv("LTNODE_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(image_evaluation, "SMALL_PART", 500)  # as in the other processes
+    for module in (image_cells, image_evaluation):
+        monkeypatch.setattr(module, "load_data", ltnode.data.load)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.posix
+@pytest.mark.usefixtures("stored_data")
+def test_evaluating_while_others_train_changes_no_number(tmp_path: Path) -> None:
+    """Two processes evaluate what this one has trained: the numbers are those of one cell after the other, bit for bit.
+
+    Where the time of a prediction is measured, `clean` was evaluated alone: for the first seed of a model.
+    """
+    words = {"turn": (), "session": ("--resume", "--together", "2", "--evaluators", "2")}
+    for name, options in words.items():
+        result = command(tiny_paper(tmp_path / name / "paper"), "--seeds", "0,1", *options)
+        assert result.exit_code == 0, result.output
+    assert "4 of 4 cells done" in result.output
+    for seed in (0, 1):
+        for name in (NODE, LT):
+            file = name.replace("seed0", f"seed{seed}")
+            turn, made = (tmp_path / side / "paper" / "results" / file for side in ("turn", "session"))
+            assert comparable(made) == comparable(turn)
+            parts_of = json.loads(made.read_text())["protocols"]
+            shared = [part["provenance"]["concurrent_runs"] for part in parts_of.values()]
+            assert shared == [1 if seed == 0 else 3, 3, 3, 3]
+            assert (parts_of["clean"]["cost"] is None) is (seed == 1)
 
 
 @pytest.mark.posix
@@ -129,15 +175,16 @@ def test_a_session_that_was_stopped_by_a_signal_packs_too(tmp_path: Path, monkey
     paper = tiny_paper(tmp_path / "paper")
     begun = session.Session._complete
 
-    def interrupted(self: session.Session, group: Any, cells: Any) -> None:
-        begun(self, group[:1], cells)
+    def interrupted(self: session.Session, cells: Any) -> None:
+        begun(self, cells[:1])
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
     monkeypatch.setattr(session.Session, "_complete", interrupted)
     assert command(paper, "--resume", "--pack", str(tmp_path / "pack")).exit_code == 130
     with zipfile.ZipFile(tmp_path / "pack" / "results.zip") as archive:
-        assert archive.namelist() == [f"results/{NODE}"]
+        assert archive.namelist()[0] == f"results/{NODE}"
+        assert LT not in str(archive.namelist())
 
 
 def test_a_failed_training_is_reported_and_the_others_are_done(tmp_path: Path) -> None:
@@ -147,7 +194,8 @@ def test_a_failed_training_is_reported_and_the_others_are_done(tmp_path: Path) -
     result = command(paper, "--resume")
     assert result.exit_code == 1, result.output
     assert "error: MNIST, NODE (paper), seed 0:" in result.output
-    assert [path.name for path in (paper / "results").iterdir()] == [LT]
+    assert "non-finite" in result.output or "NaN" in result.output
+    assert [path.name for path in (paper / "results").glob("images-*")] == [LT]
 
 
 SHORT = Part(
@@ -167,9 +215,10 @@ def test_a_whole_edition_has_the_experiments_on_the_cpu_too(tmp_path: Path, monk
     assert "0 of 1 done: 1-D and motivating experiments" in shown
     first = CliRunner().invoke(APP, [*words, "--pack", str(pack)])
     assert first.exit_code == 0, first.output
-    assert sorted(path.name for path in (paper / "results").iterdir()) == [NODE, f"{SHORT.name}.json"]
+    made = sorted(path.name for path in (paper / "results").iterdir())
+    assert made[:2] == [NODE, f"{SHORT.name}.json"]
     with zipfile.ZipFile(pack / "results.zip") as archive:
-        assert sorted(archive.namelist()) == [f"results/{NODE}", f"results/{SHORT.name}.json"]
+        assert sorted(archive.namelist()) == [f"results/{name}" for name in made]
     before = {path.name: path.read_bytes() for path in (paper / "results").iterdir()}
     assert CliRunner().invoke(APP, words).exit_code == 2
     assert CliRunner().invoke(APP, [*words, "--resume"]).exit_code == 0
@@ -184,7 +233,8 @@ def test_an_edition_has_five_seeds_of_every_small_experiment(tmp_path: Path) -> 
     """
     found = edition_parts(ROOT / "paper" / "results")
     assert len(found) == len({part.name for part in found}) == 5 * (7 + 5 + 9) + len(OTHERS)
-    recorded = {path.stem for path in (ROOT / "paper" / "results").glob("*.json") if not path.name.startswith("images-")}
+    others = ("images-", "session-", "retrained-", "again-")
+    recorded = {path.stem for path in (ROOT / "paper" / "results").glob("*.json") if not path.name.startswith(others)}
     assert recorded <= {part.name for part in found}
     assert "synthetic" in found[0].name  # hours, while a motivating task takes a minute
     assert {part.name for part in edition_parts(tmp_path)} == {part.name for part in found}
@@ -192,8 +242,8 @@ def test_an_edition_has_five_seeds_of_every_small_experiment(tmp_path: Path) -> 
 
 def test_a_failed_experiment_on_the_cpu_is_reported() -> None:
     task = Task("bad", "paper.reproduce.elsewhere:motivating_task", {"no": "argument"})
-    background = Background(InProcess(), [task])
-    background.wait()
+    background = Background(InProcess(), [Waiting(task)])
+    background.finish()
     background.stop()
     assert (background.left, list(background.failed)) == (0, ["bad"])
 
@@ -214,109 +264,10 @@ def test_the_time_ends_a_block() -> None:
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGALRM)) == before
 
 
-def result_file(folder: Path, protocols: tuple[str, ...], weights: str = "w") -> Path:
-    """A result file with some protocols."""
-    part = {"options": {}, "draw_seed": 0, "provenance": {}, "cost": None, "rows": [{"metric": "error", "n": 1, "value": 0.1}]}
-    content = {
-        "format": 1,
-        "experiment": "images",
-        "data": "mnist",
-        "model": "node",
-        "preset": "paper",
-        "variant": None,
-        "seed": 0,
-    }
-    content |= {"weights_sha256": weights, "learnt": {"of": weights}, "protocols": dict.fromkeys(protocols, part)}
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / NODE
-    path.write_text(json.dumps(content))
-    return path
-
-
-def test_merging_completes_results_and_replaces_none(tmp_path: Path) -> None:
-    """Protocols of the same weights are added in their order; other weights are reported and taken only on request."""
-    places = Places(tmp_path / "runs", tmp_path / "results")
-    for name, protocols, weights in (("a", ("rotation",), "w"), ("b", ("clean", "rotation"), "w"), ("c", ("clean",), "other")):
-        pack_results(tmp_path / name, [result_file(tmp_path / f"{name}-results", protocols, weights), tmp_path / "missing.json"])
-    a, b, c = (tmp_path / name / "results.zip" for name in "abc")
-    assert merge(a, places).new == [NODE]
-    assert merge(a, places) == packing.Merged()
-    assert merge(b, places).completed == [NODE]
-    merged = (places.out / NODE).read_bytes()
-    assert list(read_result(places.out / NODE).protocols) == ["clean", "rotation"]
-    for archive in (a, b):
-        assert merge(archive, places) == packing.Merged()
-    assert merge(c, places).kept == [NODE]
-    assert (places.out / NODE).read_bytes() == merged
-    assert merge(c, places, overwrite=True).new == [NODE]
-    assert read_result(places.out / NODE).content["weights_sha256"] == "other"
-
-
-def test_archives_of_runs_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the newest checkpoint is packed, a second archive begins where the first is full, and old archives are removed."""
-    runs = []
-    for name in ("one", "two"):
-        for step in ("step-0000000001", "step-0000000002"):
-            (tmp_path / name / "checkpoints" / step).mkdir(parents=True)
-            (tmp_path / name / "checkpoints" / step / "state.json").write_bytes(b"x" * 600)
-        (tmp_path / name / "config.json").write_text("{}")
-        runs.append(tmp_path / name)
-    monkeypatch.setattr(packing, "LARGEST_ARCHIVE", 1000)
-    pack_runs(tmp_path / "pack", runs)
-    assert sorted(path.name for path in (tmp_path / "pack").iterdir()) == ["runs-1.zip", "runs-2.zip"]
-    with zipfile.ZipFile(tmp_path / "pack" / "runs-1.zip") as archive:
-        assert archive.namelist() == ["runs/one/checkpoints/step-0000000002/state.json", "runs/one/config.json"]
-    pack_runs(tmp_path / "pack", runs[:1])
-    assert [path.name for path in (tmp_path / "pack").iterdir()] == ["runs-1.zip"]
-
-
-@pytest.mark.parametrize("name", ["../results/x.json", "results/../x.json", "runs/a/../../b", "/results/x.json", "other/x.json"])
-def test_archives_that_hold_something_else_are_refused(tmp_path: Path, name: str) -> None:
-    """Nothing of such an archive is written, not even the good part."""
-    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
-        archive.writestr("results/good.json", "{}")
-        archive.writestr(name, "{}")
-    places = Places(tmp_path / "runs", tmp_path / "results")
-    with pytest.raises(DataError, match="no archive of a session"):
-        merge(tmp_path / "bad.zip", places)
-    assert not places.out.exists()
-
-
-def test_damaged_archives_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "cut.zip").write_bytes(b"PK\x03\x04 and nothing more")
-    with zipfile.ZipFile(tmp_path / "text.zip", "w") as archive:
-        archive.writestr("results/x.json", "{")
-    for path in (tmp_path / "cut.zip", tmp_path / "text.zip", tmp_path / "none.zip"):
-        with pytest.raises(DataError, match="is damaged"):
-            merge(path, Places(tmp_path / "runs", tmp_path / "results"))
-
-
-def test_cells_are_trained_again_and_compared_with_the_record(tmp_path: Path) -> None:
-    """Three seeds are recorded; a cell that is trained again is the same on a CPU, and so agrees. The choice is recorded."""
-    paper = tiny_paper(tmp_path / "paper", ("node",))
-    assert command(paper, "--seeds", "0-2").exit_code == 0
-    file = paper / "grid" / "mnist-node.toml"
-    file.write_text(file.read_text().replace("seeds = [0]", "seeds = [0, 1, 2]"))
-    words = ["reproduce", "retrain", "--paper", str(paper), "--work", str(tmp_path / "work"), "--pack", str(tmp_path / "pack")]
-    made = CliRunner().invoke(APP, [*words, "--cells", "1", "--choice", "3"])
-    assert made.exit_code in (0, 1), made.output
-    (path,) = (paper / "results").glob("retrained-*.json")
-    content = json.loads(path.read_text())
-    assert content["choice"] == 3
-    numbers = {entry["name"]: entry for entry in content["numbers"]}
-    assert len(numbers["test error"]["recorded"]) == 3
-    assert numbers["test error"]["again"] == numbers["test error"]["recorded"][int(content["cell"][-1])]
-    assert content["agrees"] is (made.exit_code == 0)
-    with zipfile.ZipFile(tmp_path / "pack" / "results.zip") as archive:
-        assert archive.namelist() == [f"results/{path.name}"]
-    assert CliRunner().invoke(APP, [*words, "--cells", "4"]).exit_code == 2
-
-
-def test_deviations_are_those_of_a_sample() -> None:
-    """1, 2 and 3 have a mean of 2 and a standard deviation (ddof 1) of 1; without a deviation only the same number agrees."""
-    record = Measured((1.0, 2.0, 3.0))
-    assert Repeated("x", record, 3.5).deviations == pytest.approx(1.5)
-    assert [Repeated("x", Measured((1.0, 1.0)), value).deviations for value in (1.0, 1.1)] == [0.0, float("inf")]
-    assert agrees([Repeated("test error", record, 3.9), Repeated("log-likelihood", record, 9.0)])
-    assert not agrees([Repeated("test error", record, 4.1)])
-    assert not agrees([])
+@pytest.mark.parametrize(("cuda", "numbers"), [(True, (6, 4)), (False, (1, 0))])
+def test_a_session_suits_its_device(cuda: bool, numbers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several trainings and evaluations share a GPU; on a CPU they would only wait for each other. What is given is taken."""
+    monkeypatch.setattr(session, "choose_device", lambda name: torch.device("cuda" if cuda else "cpu"))
+    assert session.Settings().numbers == numbers
+    assert session.Settings(together=3, evaluators=2).numbers == (3, 2)
+    assert session.Settings(evaluators=0).numbers == (numbers[0], 0)

@@ -10,6 +10,8 @@ import torch
 
 from ltnode.cluster.executor import Executor, Outcome, Task, call
 from ltnode.data import Dataset
+from ltnode.data.cache import write_cache
+from ltnode.data.official import RawSplit
 from paper.reproduce.images import cells, evaluation
 
 PARTNERS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
@@ -18,11 +20,11 @@ TRAIN = (
 )
 
 
-def tiny_set(name: str) -> Dataset:
-    """Three classes, which are the position of a bright row in noise."""
+def tiny_set(name: str, size: int = 8, classes: int = 3) -> Dataset:
+    """Few classes, which are the position of a bright row in noise."""
     generator = torch.Generator().manual_seed(len(name))
-    y = torch.arange(48) % 3
-    x = torch.randint(0, 80, (48, 1, 8, 8), generator=generator, dtype=torch.uint8)
+    y = torch.arange(48) % classes
+    x = torch.randint(0, 80, (48, 1, size, size), generator=generator, dtype=torch.uint8)
     for k in range(48):
         x[k, 0, 2 * int(y[k])] = 250
     made = Dataset.from_arrays(x[:32], y[:32], x[32:], y[32:], name=name)
@@ -39,6 +41,14 @@ def tiny_paper(folder: Path, models: tuple[str, ...] = ("node", "lt-node")) -> P
     published = Path(__file__).parents[2] / "paper" / "published.toml"
     (folder / "published.toml").write_bytes(published.read_bytes())
     return folder
+
+
+def tiny_store(root: Path) -> None:
+    """Write tiny sets where the real ones would be, for other processes."""
+    for name in PARTNERS:
+        made = tiny_set(name)
+        train, test = (RawSplit(part.x.numpy(), part.y.numpy().astype("uint8")) for part in (made.train, made.test))
+        write_cache(root / name / "arrays", train, test, checksums=dict(made.checksums), source="unverified")
 
 
 @pytest.fixture

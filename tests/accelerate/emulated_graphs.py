@@ -50,9 +50,11 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def record(self: Any, model: Model, run: Any, rehearse: Any = None) -> Any:
         self.enabled.fill_(False)
-        with no_trace(model, torch.device("cpu")):
-            outputs = run()
-        self.enabled.fill_(True)
+        try:
+            with no_trace(model, torch.device("cpu")):
+                outputs = run()
+        finally:
+            self.enabled.fill_(True)
         return RunsAgain(run, outputs), outputs
 
     @contextmanager

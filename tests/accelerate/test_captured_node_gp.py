@@ -56,9 +56,9 @@ def test_the_step_is_that_of_the_eager_one(emulated: None):
         assert floats(got) == pytest.approx(floats(expected), rel=1e-4), number
     for (name, a), b in zip(reference.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5, msg=name)
-    for a, b in zip(reference.running_statistics(), model.running_statistics(), strict=True):
+    for a, b in zip(reference.bounds.buffers(), model.bounds.buffers(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-6)
-    assert step.counts()["masked_updates"] == 0 and int(model.running_statistics()[2]) == 3
+    assert step.counts()["masked_updates"] == 0 and int(model.bounds.batches) == 3
 
 
 @pytest.mark.no_typecheck
@@ -67,15 +67,15 @@ def test_a_masked_update_leaves_the_bounds_as_they_were(emulated: None):
     model, optimizers = node_gp("cpu")
     step = GraphStep(model, optimizers, SETTINGS, fused=False)
     step(batch(0, 4, "cpu"))
-    before = [value.detach().clone() for value in (*model.parameters(), *model.running_statistics())]
-    momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.sgd.parameters]
+    before = [value.detach().clone() for value in (*model.parameters(), *model.bounds.buffers())]
+    momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.optimizer_step.parameters]
     bad = batch(1, 4, "cpu")
     bad.x[0, 0, 0, 0] = torch.nan
     step(bad)
     assert step.counts()["masked_updates"] == 1
-    after = [value.detach() for value in (*model.parameters(), *model.running_statistics())]
+    after = [value.detach() for value in (*model.parameters(), *model.bounds.buffers())]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.sgd.parameters]
+    kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.optimizer_step.parameters]
     assert all(torch.equal(a, b) for a, b in zip(momentum, kept, strict=True))
 
 

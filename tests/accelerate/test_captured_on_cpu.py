@@ -111,16 +111,16 @@ def test_a_failed_check_masks_the_update_and_leaves_no_trace():
     with torch.no_grad():  # a field that is far too fast for the training grid
         for p in model.field.parameters():
             p.mul_(8.0)
-    before = [p.detach().clone() for p in step.sgd.parameters]
-    momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.sgd.parameters]
+    before = [p.detach().clone() for p in step.optimizer_step.parameters]
+    momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.optimizer_step.parameters]
     step(batch(4, 8))
     assert step.counts()["masked_updates"] == 1
-    assert all(torch.equal(a, b.detach()) for a, b in zip(before, step.sgd.parameters, strict=True))
-    kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.sgd.parameters]
+    assert all(torch.equal(a, b.detach()) for a, b in zip(before, step.optimizer_step.parameters, strict=True))
+    kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.optimizer_step.parameters]
     assert all(torch.equal(a, b) for a, b in zip(momentum, kept, strict=True))
     assert int(average.count) == 4 and all(torch.equal(a, b) for a, b in zip(sums, average.sums, strict=True))
     searches = step.policy.grid.n_searches
     for number in range(5, 10):  # the host reads the check a few steps later
         step(batch(number, 8))
     assert step.policy.grid.n_searches > searches and step.policy.grid.n_failed_checks >= 1
-    assert not all(torch.equal(a, b.detach()) for a, b in zip(before, step.sgd.parameters, strict=True))
+    assert not all(torch.equal(a, b.detach()) for a, b in zip(before, step.optimizer_step.parameters, strict=True))

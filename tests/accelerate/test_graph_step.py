@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -64,35 +65,22 @@ def test_a_cpu_trains_eagerly(model: str, data: str, config: TrainConfig, reason
             accelerated_step(eager, example, requested)
 
 
-def test_what_changes_from_pass_to_pass_is_not_captured():
-    """BatchNorm, other optimisers and shared batches have separate reasons, independent of the device."""
+def test_what_cannot_be_captured_has_a_reason():
+    """Fields with dropout, optimisers that decide on the host, and shared batches have separate reasons, on any device."""
     cuda = torch.device("cuda")
-    paper = build("lt-node", "synthetic", "paper", seed=0)
-    assert "BatchNorm" in str(unsupported_reason_capture(paper, make_optimizers(paper, SGD), cuda))
+    paper = build("lt-node", "synthetic", "paper", seed=0)  # with BatchNorm
+    assert unsupported_reason_capture(paper, make_optimizers(paper, SGD), cuda) is None
     plain = build("lt-node", "mnist", seed=0)
+    for optimizer in ("sgd", "adam", "adamw"):
+        assert unsupported_reason_capture(plain, make_optimizers(plain, SGD.replace(optimizer=optimizer)), cuda) is None
+    lbfgs = {"main": torch.optim.LBFGS(plain.parameters())}
+    assert "LBFGS" in str(unsupported_reason_capture(plain, lbfgs, cuda))
     sgd = make_optimizers(plain, SGD)
-    assert unsupported_reason_capture(plain, sgd, cuda) is None
-    assert "SGD" in str(unsupported_reason_capture(plain, make_optimizers(plain, SGD.replace(optimizer="adam")), cuda))
     assert "several processes" in str(unsupported_reason_capture(plain, sgd, cuda, shared_batch=True))
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"dampening": 0.1}, "dampening"),
-        ({"maximize": True}, "maximize"),
-        ({}, None),
-    ],
-)
-def test_an_sgd_that_the_flat_update_does_not_compute_is_not_captured(options: dict[str, Any], words: str | None):
-    """The flat update has one momentum for all parameters, no dampening and no maximisation."""
-    model = build("lt-node", "mnist", seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, **options)
-    reason = unsupported_reason_capture(model, {"main": optimizer}, torch.device("cuda"))
-    assert reason is None if words is None else words in str(reason)
-    groups = [{"params": list(model.stem.parameters())}, {"params": list(model.field.parameters()), "momentum": 0.5}]
-    mixed = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
-    assert "same momentum" in str(unsupported_reason_capture(model, {"main": mixed}, torch.device("cuda")))
+    plain.head.append(nn.Dropout(0.5))
+    assert unsupported_reason_capture(plain, sgd, cuda) is None
+    plain.field.add_module("drop", nn.Dropout(0.5))
+    assert "dropout" in str(unsupported_reason_capture(plain, sgd, cuda))
 
 
 def test_a_plan_says_how_steps_are_computed_and_why_not_faster():
@@ -100,7 +88,14 @@ def test_a_plan_says_how_steps_are_computed_and_why_not_faster():
     cuda, model = torch.device("cuda"), build("lt-node", InputSpec((2,), "classification", 3), seed=0)
     optimizers, example = make_optimizers(model, SGD), torch.zeros(1, 2)
     planned = plan_step(model, optimizers, cuda, example)
-    assert planned.mode == "captured" and "TimeMLP" in str(planned)
+    with_triton = find_spec("triton") is not None
+    assert planned.mode == ("compiled" if with_triton else "captured") and "TimeMLP" in str(planned)
+    assert planned.compile == ("later" if with_triton else "never")
+    model.field.register_forward_hook(lambda *_: None)
+    hooked = plan_step(model, optimizers, cuda, example)
+    assert hooked.mode == "captured" and ("hook" if with_triton else "Triton") in str(hooked)
+    with pytest.raises(ConfigError, match="accelerate = 'compiled' is not possible"):
+        plan_step(model, optimizers, cuda, example, "compiled")
     assert plan_step(model, optimizers, cuda, example, "graph").mode == "captured"
     assert str(plan_step(model, optimizers, cuda, example, "off")) == "training runs eagerly: accelerate = 'off'"
     assert "CUDA graphs need CUDA" in str(plan_step(model, optimizers, torch.device("cpu"), example))
@@ -137,16 +132,16 @@ def test_a_failed_check_masks_the_update_and_leaves_no_trace(fused: bool):
     for i in range(4):
         step(learnable_batch(i, "cuda"))
     torch.cuda.synchronize()
-    before = [p.detach().clone() for p in step.sgd.parameters]
-    momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.sgd.parameters]
+    before = [p.detach().clone() for p in step.optimizer_step.parameters]
+    momentum = [step.optimizer.state[p]["momentum_buffer"].clone() for p in step.optimizer_step.parameters]
     with torch.no_grad():  # a field a hundred times as fast, for which the training grid is too coarse
         step.model.field.norm3.weight.mul_(100.0)
-    fast = [p.detach().clone() for p in step.sgd.parameters]
+    fast = [p.detach().clone() for p in step.optimizer_step.parameters]
     step(learnable_batch(4, "cuda"))
     torch.cuda.synchronize()
     assert step.counts()["masked_updates"] == 1
-    assert all(torch.equal(a, b.detach()) for a, b in zip(fast, step.sgd.parameters, strict=True))
-    kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.sgd.parameters]
+    assert all(torch.equal(a, b.detach()) for a, b in zip(fast, step.optimizer_step.parameters, strict=True))
+    kept = [step.optimizer.state[p]["momentum_buffer"] for p in step.optimizer_step.parameters]
     assert all(torch.equal(a, b) for a, b in zip(momentum, kept, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(before, fast, strict=True))  # the change above had an effect
     for i in range(5, 12):  # a few steps later the failure is noticed, a new grid is searched, and training continues
@@ -226,7 +221,7 @@ class EmulatedCapture:
             self.stream = before
 
     @contextmanager
-    def capture(self, graph: Any, pool: Any = None, stream: Any = None) -> Iterator[None]:
+    def capture(self, graph: Any, pool: Any = None, stream: Any = None, **options: Any) -> Iterator[None]:
         before, self.stream, self.recording = self.stream, stream, pool is not None
         try:
             yield
@@ -335,6 +330,7 @@ class Scripted:
 
     def __init__(self, eager: EagerStep, until: int) -> None:
         self.eager, self.until, self.asked, self.released = eager, until, 0, False
+        self.ready = True
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
         self.asked += 1

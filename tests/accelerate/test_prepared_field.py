@@ -23,15 +23,15 @@ def field_and_state(width: int = 32, size: int = 5) -> tuple[ConvField, torch.Te
 @pytest.mark.no_typecheck
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_it_equals_the_field_at_every_time(dtype: torch.dtype):
-    """Only the memory layout of the weights differs, so that 20 roundings are the tolerance; also after another image size."""
+    """Sums of 288 products, in another order: the tolerance is 50 roundings. Also for other image sizes, and for one input."""
     field, h = field_and_state()
     field, h = field.to(dtype), h.to(dtype)
     with torch.no_grad():
         prepared = PreparedField(field)
-        for state in (h, h[:, :, :4, :3]):
+        for state in (h, h[:, :, :4, :3], h[:1], h):
             for t in (0.0, 0.7, 3.0):
                 time = torch.tensor(t, dtype=dtype)
-                torch.testing.assert_close(prepared(time, state), field(time, state), rtol=0, atol=20 * torch.finfo(dtype).eps)
+                torch.testing.assert_close(prepared(time, state), field(time, state), rtol=0, atol=50 * torch.finfo(dtype).eps)
         times = torch.tensor([0.0, 1.0, 2.0], dtype=dtype)
         assert torch.equal(prepared(times, h), field(times, h))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -102,6 +104,38 @@ def test_rows_of_an_own_table_are_encoded_by_its_schema(tmp_path: Path) -> None:
         read_block(find_blocks([str(file)])[0], trained)
 
 
+def test_this_process_can_be_one_of_the_workers(run: Path, tables: Path, tmp_path: Path) -> None:
+    """The files are those of worker processes, byte for byte, with this process alone and next to another one."""
+    predict_batch(run, [str(tables)], tmp_path / "elsewhere", OPTIONS, jobs=1)
+    for jobs in (1, 2):
+        out = tmp_path / f"here-{jobs}"
+        result = predict_batch(run, [str(tables)], out, OPTIONS, jobs=jobs, here=True)
+        assert (result.rows, result.new_rows, result.bad) == (340, 340, 1)
+        for file in (tmp_path / "elsewhere").glob("part-*"):
+            assert (out / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_mistake_in_this_process_ends_the_prediction(run: Path, tables: Path, tmp_path: Path) -> None:
+    """The message is that of a worker process, and the thread of the worker is gone."""
+    before = threading.active_count()
+    with pytest.raises(InputError, match=r"could not be predicted: .*has no column 'y'; it has id, x"):
+        predict_batch(run, [str(tables)], tmp_path / "out", BatchOptions(columns=("y",), device="cpu"), jobs=1, here=True)
+    assert threading.active_count() == before
+
+
+def test_a_model_that_was_trained_again_is_opened_again(run: Path, tables: Path, tmp_path: Path) -> None:
+    """A process that predicts twice must not use the weights of the first time, although the folder is the same."""
+    shutil.copytree(run, tmp_path / "run")
+    predict_batch(tmp_path / "run", [str(tables)], tmp_path / "first", OPTIONS, jobs=1, here=True)
+    other = TrainedModel.open(tmp_path / "run", "cpu").model
+    with torch.no_grad():
+        next(other.head.parameters()).mul_(2)  # type: ignore[operator, union-attr]
+    shutil.rmtree(tmp_path / "run")
+    ltnode.save(other, tmp_path / "run")
+    predict_batch(tmp_path / "run", [str(tables)], tmp_path / "second", OPTIONS, jobs=1, here=True)
+    assert read_output(tmp_path / "first")["mean"] != read_output(tmp_path / "second")["mean"]
+
+
 @pytest.mark.posix
 @pytest.mark.slow
 def test_killed_and_repeated_gives_every_row_once(run: Path, tables: Path, tmp_path: Path) -> None:
@@ -143,7 +177,9 @@ def test_images_of_a_folder_keep_their_order_and_bad_ones_their_place(tmp_path: 
     for number in range(7):
         image.fromarray(rng.integers(0, 255, (8, 8), dtype=np.uint8)).save(folder / f"{number}.png")
     (folder / "3.png").write_bytes(b"not an image")
-    arguments = {"samples": 10, "columns": [], "false_alarm_rate": None, "device": "cpu", "threads": 1}
+    arguments = {"call": "", "samples": 10, "columns": [], "false_alarm_rate": None, "device": "cpu", "threads": 1}
+    (folder / "list.txt").write_text("not an input")
+    assert find_blocks([str(tmp_path / "ima*")], 3) == find_blocks([str(folder)], 3)
     answers = [
         predict_block({**arguments, "run": str(tmp_path / "model"), "output": str(tmp_path), "block": block.to_json()})
         for block in find_blocks([str(folder)], 3)
@@ -154,6 +190,10 @@ def test_images_of_a_folder_keep_their_order_and_bad_ones_their_place(tmp_path: 
     assert [reason is not None for reason in found["error"]] == [number == 3 for number in range(7)]
     total = sum(np.array([found[f"p({label})"][0] for label in range(3)], dtype=float))
     assert total == pytest.approx(1.0, abs=1e-6)
+    trained = TrainedModel.open(tmp_path / "model")
+    expected = [None if n == 3 else trained.rows(trained.read(folder / f"{n}.png").raw)[0].entropy for n in range(7)]
+    # Images in one batch may be summed in another order than alone.
+    assert found["entropy"] == [None if value is None else pytest.approx(value, abs=1e-6) for value in expected]
 
 
 def test_mistakes_are_explained(run: Path, tables: Path, tmp_path: Path) -> None:
@@ -161,6 +201,9 @@ def test_mistakes_are_explained(run: Path, tables: Path, tmp_path: Path) -> None
         find_blocks([str(tmp_path / "missing-*.parquet")])
     with pytest.raises(InputError, match="named twice"):
         find_blocks([str(tables), str(tables / "0.parquet")])
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    with pytest.raises(InputError, match=r"takes Parquet files and images, not .*x\.npy; use: ltnode predict RUN"):
+        find_blocks([str(tmp_path / "*.npy")])
     block, trained = find_blocks([str(tables)])[0], TrainedModel.open(run, "cpu")
     with pytest.raises(InputError, match="the model needs 1 columns, not 2 columns; name them with --columns"):
         read_block(block, trained)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import ltnode
+from ltnode.cluster.data_source import Source
 from ltnode.cluster.spec import Range, SweepSpec
 from ltnode.errors import ConfigError, LTNodeError
 
@@ -77,6 +78,12 @@ def test_models_without_held_out_examples_get_some() -> None:
         ({"train": {"validation_fraction": 0.0}}, "held-out log-likelihood"),
         ({"strategy": "bayes"}, "Did you mean 'bayesian'?"),
         ({"data": "no-such-set"}, "There is no file or folder of this name"),
+        ({"table": {"target": "y"}}, r"\[table\] belongs to tables .*, and synthetic is none"),
+        ({"table": {"taget": "y"}}, "Did you mean 'target'?"),
+        ({"table": {"target": ["y"]}}, "target of .table. must be the name of a column"),
+        ({"table": {"task": "regression"}}, "needs target, the column to predict"),
+        ({"image_size": 32}, "image_size belongs to folders of images, and synthetic is none"),
+        ({"image_size": 4}, "image_size must be an integer >= 8, not 4"),
     ],
 )
 def test_mistakes_are_explained(changes: dict[str, Any], words: str) -> None:
@@ -104,9 +111,8 @@ def test_files_are_data_sets(tmp_path: Path, rng: np.random.Generator) -> None:
     np.savez(tmp_path / "points.npz", x=x, y=y)
     lines = ["a,b,target", *(f"{a!r},{b!r},{label}" for (a, b), label in zip(x.tolist(), y.tolist(), strict=True))]
     (tmp_path / "points.csv").write_text("\n".join(lines) + "\n")
-    from ltnode.cluster.data_source import load_source
-
-    one, other = (load_source(str(tmp_path / f"points.{kind}")) for kind in ("npz", "csv"))
+    config = ltnode.TrainConfig()
+    one, other = (Source(str(tmp_path / f"points.{kind}")).load(config) for kind in ("npz", "csv"))
     assert one.task == other.task == "classification"
     assert one.checksums == other.checksums
     with pytest.raises(ConfigError, match="a sweep needs data"):

@@ -1,4 +1,4 @@
-"""What is kept between predictions is that of the current model: quantiles of the posterior, and the factor of a density."""
+"""What is kept between predictions is that of the current model: quantiles, and what densities and widenings prepare."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ltnode.endtime import EndTime
 from ltnode.models.familiarity import TiedGaussian
 from ltnode.models.kept import Kept
 from ltnode.models.quantiles import KeptQuantiles
+from ltnode.models.widening import Widening
 
 X = torch.zeros(3, 2)
 
@@ -49,6 +50,15 @@ def test_kept_quantiles_are_computed_once_and_belong_to_the_caller(monkeypatch: 
     assert torch.equal(kept(end_time, X, 4), expected)
 
 
+def test_quantiles_at_other_levels_are_other_quantiles():
+    """Those of the levels that were asked for, bit for bit, also right after others with as many levels."""
+    kept, end_time = KeptQuantiles(), ltnode.GammaTime()
+    for levels in ((0.05, 0.5, 0.95), (0.1, 0.2, 0.3), (0.1, 0.2, 0.3)):
+        expected = end_time.quantile(torch.tensor(levels, dtype=torch.float64)).detach()
+        assert torch.equal(kept.at(end_time, X, levels), expected)
+    assert torch.equal(kept(end_time, X, 3), reference(end_time, 3))
+
+
 def test_a_copy_of_a_model_keeps_its_own_quantiles():
     """Deep copies share nothing: a change of the copy's posterior does not reach the original."""
     model = ltnode.build("lt-node", ltnode.InputSpec((2,), "classification", 2), seed=0)
@@ -61,10 +71,10 @@ def test_a_copy_of_a_model_keeps_its_own_quantiles():
 
 def test_copies_and_pickles_keep_nothing():
     kept: Kept[list[int]] = Kept()
-    value = kept.get("object", 1, lambda: [1])
-    assert kept.get("object", 1, list) is value
+    value = kept.get(("object",), 1, lambda: [1])
+    assert kept.get(("object",), 1, list) is value
     for twin in (copy.deepcopy(kept), pickle.loads(pickle.dumps(kept))):
-        assert twin.get("object", 1, lambda: [2]) == [2]
+        assert twin.get(("object",), 1, lambda: [2]) == [2]
 
 
 def test_the_factor_of_a_density_follows_every_change():
@@ -86,3 +96,20 @@ def test_the_factor_of_a_density_follows_every_change():
     assert agrees()
     density.scale, density.means = density.scale.double(), density.means.double()
     assert agrees(torch.float64)
+
+
+def test_the_rates_of_a_widening_follow_every_change():
+    """Widened logits are those of a widening that has kept nothing, after its base rates have changed in place or as a whole."""
+    widening, logits = Widening(), torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+    widening.onset, widening.scale, widening.base = torch.tensor(0.0), torch.tensor(1.0), torch.tensor([0.1, 0.2, 0.3, 0.4])
+
+    def widened() -> torch.Tensor:
+        found = widening(logits, torch.ones(3), "classification")[0]
+        assert torch.equal(found, copy.deepcopy(widening)(logits, torch.ones(3), "classification")[0])
+        return found
+
+    first = widened()
+    widening.base.mul_(torch.tensor([4.0, 1.0, 1.0, 0.5]))
+    second = widened()
+    widening.base = torch.full((4,), 0.25)
+    assert not torch.equal(first, second) and not torch.equal(second, widened())

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ltnode
-from ltnode.models.widening import Widening, widened_logits
+from ltnode.models.widening import Widening, log_rates, widened_logits
 
 
 def held_out(n: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -28,7 +28,7 @@ def test_widening_never_changes_the_most_probable_class(seed, weight):
     logits = 5 * torch.randn(4, 6, 5, generator=generator, dtype=torch.float64)
     frequencies = torch.rand(5, generator=generator, dtype=torch.float64) ** 4 + 1e-3
     w = torch.full((6,), weight, dtype=torch.float64)
-    widened = widened_logits(logits, w, frequencies / frequencies.sum())
+    widened = widened_logits(logits, -torch.log1p(-w), log_rates(frequencies / frequencies.sum()))
     assert torch.equal(widened.softmax(-1).mean(0).argmax(-1), logits.softmax(-1).mean(0).argmax(-1))
 
 
@@ -39,9 +39,22 @@ def test_widened_probabilities_are_a_mixture_with_the_base_rates():
     w = torch.tensor([0.3], dtype=torch.float64)
     rates = torch.tensor([0.7, 0.2, 0.7], dtype=torch.float64) / 1.6
     expected = 0.7 * logits.softmax(-1) + 0.3 * rates
-    torch.testing.assert_close(widened_logits(logits, w, frequencies).softmax(-1), expected, rtol=1e-12, atol=1e-12)
-    untouched = widened_logits(logits, torch.zeros(1, dtype=torch.float64), frequencies)
+    widened = widened_logits(logits, -torch.log1p(-w), log_rates(frequencies))
+    torch.testing.assert_close(widened.softmax(-1), expected, rtol=1e-12, atol=1e-12)
+    untouched = widened_logits(logits, torch.zeros(1, dtype=torch.float64), log_rates(frequencies))
     torch.testing.assert_close(untouched.softmax(-1), logits.softmax(-1), rtol=1e-14, atol=0)
+
+
+def test_one_widened_row_leaves_the_others_exactly_as_they_are():
+    """Without any excess nothing is computed; a row without excess is the same next to rows with a finite, or no, distance."""
+    logits = 30 * torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    rates = log_rates(torch.tensor([0.1, 0.2, 0.3, 0.2, 0.2]))
+    plain = widened_logits(logits, torch.zeros(4), rates)
+    mixed = widened_logits(logits, torch.tensor([0.0, 1.0, torch.inf, torch.nan]), rates)
+    assert torch.equal(mixed[:, 0], plain[:, 0]) and bool(mixed.isfinite().all())
+    torch.testing.assert_close(
+        mixed[:, 2:].log_softmax(-1), rates[plain[:, 2:].softmax(-1).mean(0).argmax(-1)].expand(3, 2, 5), rtol=0, atol=2e-6
+    )
 
 
 @pytest.mark.parametrize("n", [60, 1000])

@@ -167,3 +167,19 @@ def test_a_solve_without_graph_keeps_the_stages_of_one_chunk_only() -> None:
         replay(field, TABLEAUS["dopri5"], torch.ones(2, 2, dtype=F64), edges, torch.tensor([1.0, 4.0], dtype=F64), 1e-2, 1e-2)
     assert len(alive) == 1 + 6 * 64
     assert most <= 6 * 9 + 1
+
+
+def test_weights_are_kept_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gradients, equal edges and times give equal bits without a new computation; other values, or a method, do not."""
+
+    def states(times: torch.Tensor, method: str = "dopri5", edges: tuple[float, ...] = (0.0, 0.4, 1.0)) -> torch.Tensor:
+        y = torch.tensor([[1.0, 0.5]], dtype=F64)
+        return replay(swirl, TABLEAUS[method], y, edges, times, 1e-2, 1e-2).states
+
+    times = torch.tensor([0.1, 0.7, 0.9123], dtype=F64)
+    computed = {key: states(*key) for key in ((times,), (times, "tsit5"), (times, "dopri5", (0.0, 0.5, 1.0)), (times + 0.01,))}
+    with torch.no_grad():
+        for _ in range(2):
+            assert all(torch.equal(states(*key), expected) for key, expected in computed.items())
+        monkeypatch.setattr("ltnode.ode.dense.dense_weights", lambda *_: pytest.fail("the weights were computed again"))
+        assert torch.equal(states(times.clone()), computed[(times,)])

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import ltnode
 from ltnode.cluster import blocks
-from ltnode.cluster.data_source import load_source
+from ltnode.cluster.data_source import Source
 from ltnode.errors import DataError, InputError
 from ltnode.tables import Schema, cells, parquet_rows, read_table
 
@@ -122,7 +123,7 @@ def _archive_of_text() -> bytes:
 
 @pytest.mark.no_typecheck  # the check of types would refuse the member that is no array
 @pytest.mark.parametrize("content", [b"", b"PK", _npz((200_000_000_000,)), _npz((5,))[:-30], _npz((-1,)), _archive_of_text()])
-@pytest.mark.parametrize("read", [read_table, lambda path: load_source(str(path))])
+@pytest.mark.parametrize("read", [read_table, lambda path: Source(str(path)).load(ltnode.TrainConfig())])
 def test_a_damaged_npz_file_is_refused(tmp_path: Path, content: bytes, read: Any) -> None:
     """Both for tables and for the data of a sweep: cut off, empty, with 1.5 TB by its header, or with a member that is none."""
     (tmp_path / "t.npz").write_bytes(content)

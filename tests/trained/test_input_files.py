@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,18 @@ def test_folders_give_their_images_by_name(tmp_path: Path) -> None:
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(b"")
     assert [file.relative_to(tmp_path).as_posix() for file in find_files(tmp_path)] == ["a.jpg", "b.PNG", "deep/c.webp"]
+
+
+def test_files_are_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    """The order of `sorted` for paths, in which a folder comes before a file that continues its name; links are not followed."""
+    for name in ("a/z.png", "a.png", "a-b/c.png", "B.png", "a/b/c.png"):
+        file = tmp_path / "all" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+    assert find_files(tmp_path / "all") == sorted((tmp_path / "all").rglob("*.png"))
+    with contextlib.suppress(OSError):  # not every system lets everybody make links
+        (tmp_path / "all" / "again").symlink_to(tmp_path / "all", target_is_directory=True)
+    assert len(find_files(tmp_path / "all")) == 5
 
 
 def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import typer
 from ltnode import data as data_sets
 from ltnode.cli import console
 from ltnode.cli.engine_options import Address, Jobs, OptionalEngine, Threads
-from ltnode.cli.own_data import TableOptions, provisional_config, say_folder, say_table
+from ltnode.cli.own_data import TableOptions, say_folder, say_table
+from ltnode.cluster.data_source import Source
 from ltnode.cluster.elsewhere import train_jobs
 from ltnode.cluster.engines import make_executor
 from ltnode.cluster.executor import check_engine
@@ -27,6 +28,7 @@ from ltnode.trained.own_data import is_table
 from ltnode.training import Run, TrainConfig, train_preset
 from ltnode.training.convergence import not_converged
 from ltnode.training.engine import seed_folder
+from ltnode.training.own_tables import provisional_config
 from ltnode.training.transfer import start_from
 
 DATA_SETS = [name for name in data_sets.names() if name != "gap"]
@@ -131,7 +133,7 @@ def train(
         raise ConfigError("--engine trains the networks of an ensemble elsewhere: add --members 5, or use ltnode sweep")
     check_engine(engine or "local", address)
     table = TableOptions(target, task, group, tuple(ignore or ()), tuple(kind or ()), test, test_fraction)
-    chosen, loaded = _chosen(
+    chosen, loaded, source = _chosen(
         config, {key: value for key, value in options.items() if value is not None}, settings or (), table, image_size
     )
     base = out or Path("runs") / (
@@ -154,7 +156,7 @@ def train(
     with console.resumable(f"The checkpoint is in {places}: run the same command with --resume to continue."):
         if members and engine:
             with make_executor(engine, address=address, jobs=jobs, threads=threads, device=chosen.device) as executor:
-                elsewhere = partial(train_jobs, executor=executor, threads=threads)
+                elsewhere = partial(train_jobs, executor=executor, threads=threads, source=source)
                 runs = [fit_members(network, loaded, chosen, members, one, resume=resume, train=elsewhere)]
         elif members:
             runs = [fit_members(network, loaded, chosen, members, one, resume=resume)]
@@ -168,8 +170,8 @@ def train(
 
 def _chosen(
     file: Path | None, options: dict[str, Any], settings: Sequence[str], table: TableOptions, image_size: int | None
-) -> tuple[TrainConfig, Dataset]:
-    """The configuration of a command line and the data that it names: a built-in data set, a table or a folder."""
+) -> tuple[TrainConfig, Dataset, Source]:
+    """The configuration of a command line, its data (a built-in data set, a table or a folder), and how others load the same."""
     named = {**({} if file is None else read_values(file)), **options}
     data = named.get("data")
     if not is_table(data):
@@ -179,16 +181,20 @@ def _chosen(
     if data is None or not (is_table(data) or is_path(data)):
         config = configuration(file, options, settings)
         assert config.data is not None
-        return config, data_sets.load(config.data)
+        return config, data_sets.load(config.data), Source(config.data)
     named.setdefault("model", "lt-node")
     if is_table(data):
-        loaded = table.load(data, provisional_config(named, settings))
+        provisional = provisional_config(named["model"], named.get("preset", "default"), named).with_overrides(settings)
+        source = Source(data, table.of(data), split_seed=provisional.parts_seed)
+        loaded = table.of(data).load(data, provisional)
         say_table(loaded, task_given=table.task is not None)
     else:
+        source = Source(data, image_size=image_size)
         loaded = load_path(data, size=image_size)
         say_folder(loaded)
     named["data"] = loaded.name
-    return train_preset(named["model"], loaded, named.get("preset", "default")).replace(**named).with_overrides(settings), loaded
+    chosen = train_preset(named["model"], loaded, named.get("preset", "default")).replace(**named).with_overrides(settings)
+    return chosen, loaded, source
 
 
 def configuration(file: Path | None, options: dict[str, Any], settings: Sequence[str]) -> TrainConfig:

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ltnode.errors import ConfigError, unknown_name
+from paper.reproduce.causes.again import CHANGES
 from paper.reproduce.images.grid import STANDARD
 
-MEASURES = ("error", "auroc", "attacks", "rate", "gap-entropy")
-READINGS = ("pixel", "weakest", "without-node-gp")
-_IMAGES, _ONE_DIMENSIONAL = ("error", "auroc"), ("rate", "gap-entropy")
+MEASURES = ("error", "auroc", "fgsm", "attacks", "rate", "gap-entropy")
+READINGS = {
+    "attacks": ("pixel", "weakest", "without-node-gp"),
+    "error": ("five-draws",),
+    "auroc": ("five-draws", "entropy-score"),
+}
+"""Other readings of the recorded runs, by measure."""
+_IMAGES, _ONE_DIMENSIONAL = ("error", "auroc", "fgsm"), ("rate", "gap-entropy")
 
 
 @dataclass(frozen=True)
@@ -21,8 +27,9 @@ class Cause:
     """One hypothesis.
 
     Attributes:
-        measure: What differs: ``"error"`` and ``"auroc"`` of an image experiment, ``"attacks"`` (how many claims on attacks are
-            reproduced), ``"rate"`` (of the 1-D posterior of LT-NODE), or ``"gap-entropy"`` (E of the 1-D experiment).
+        measure: What differs: ``"error"``, ``"auroc"`` and ``"fgsm"`` (mean error over the strengths of an attack) of an image
+            experiment, ``"attacks"`` (how many claims on attacks are reproduced), ``"rate"`` (of the 1-D posterior of LT-NODE),
+            or ``"gap-entropy"`` (E of the 1-D experiment).
         hypothesis: Why it might differ.
         data: Data set of an image experiment.
         model: The model whose number differs.
@@ -30,6 +37,7 @@ class Cause:
         preset: Preset of the run that tests the hypothesis.
         variant: Variant of that run.
         reading: Another reading of the recorded runs, in place of a run.
+        again: Another way of predicting with a stored network, in place of a run: a key of `again.CHANGES`.
     """
 
     measure: str
@@ -40,6 +48,7 @@ class Cause:
     preset: str = "paper"
     variant: str = ""
     reading: str = ""
+    again: str = ""
 
     @property
     def is_image(self) -> bool:
@@ -49,7 +58,11 @@ class Cause:
     @property
     def command(self) -> str:
         """The command that tests it."""
-        if self.is_image:
+        if self.again:
+            protocol = {"error": "clean", "auroc": "ood", "fgsm": "fgsm"}[self.measure]
+            run = f"zoo/{self.model}-{self.data}-paper"
+            return f"ltnode reproduce again {run} --changes {self.again} --protocols {protocol}"
+        if self.is_image and not self.reading:
             chosen = f"--data {self.data} --models {self.model} --presets {self.preset} --variants {self.variant or STANDARD}"
             return f"ltnode reproduce images {chosen}"
         return f"ltnode reproduce synthetic --models {self.variant}" if self.variant else "ltnode reproduce claims"
@@ -82,10 +95,14 @@ def _checked(path: Path, entry: Mapping[str, Any]) -> Cause:
     cause = Cause(**entry)
     if cause.measure not in MEASURES:
         raise ConfigError(f"{path}: {unknown_name('measure', cause.measure, MEASURES)}")
-    if cause.measure == "attacks" and cause.reading not in READINGS:
-        raise ConfigError(f"{path}: {unknown_name('reading', cause.reading, READINGS)}")
+    readings = READINGS.get(cause.measure, ())
+    if (cause.reading or cause.measure == "attacks") and cause.reading not in readings:
+        raise ConfigError(f"{path}: {unknown_name(f'reading of {cause.measure}', cause.reading, readings)}")
+    if cause.again and (cause.again not in CHANGES or not cause.is_image):
+        raise ConfigError(f"{path}: {unknown_name('way of predicting on images', cause.again, CHANGES)}")
     if cause.measure in _ONE_DIMENSIONAL and not cause.variant:
         raise ConfigError(f"{path}: a hypothesis on the 1-D experiment needs the variant that tests it")
-    if cause.is_image and not (cause.data and (cause.variant or cause.preset != "paper")):
-        raise ConfigError(f"{path}: a hypothesis on images needs data, and a variant or another preset than 'paper'")
+    tested = cause.variant or cause.preset != "paper" or cause.reading or cause.again
+    if cause.is_image and not (cause.data and tested):
+        raise ConfigError(f"{path}: a hypothesis on images needs data, and a variant, a reading, again, or another preset")
     return cause

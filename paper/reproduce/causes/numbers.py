@@ -7,34 +7,42 @@ from functools import partial
 
 from ltnode.report.aggregate import Measured
 from ltnode.report.naming import data_title, model_title
+from paper.reproduce.causes.again import PREFIX
 from paper.reproduce.causes.cause import Cause
 from paper.reproduce.causes.outcome import Compared
 from paper.reproduce.claims.numbers import BASELINES, ImageNumbers, Read
 from paper.reproduce.claims.one_dimensional import OneDimensionalResults
 from paper.reproduce.claims.shift import attack_claims
 from paper.reproduce.claims.verdict import Outcome
+from paper.reproduce.images.results import ImageResult
 from paper.reproduce.published import PaperValues
 
 _PRIOR = (2.0, 0.5)
 _WEAKEST = 0.05
+_SCORE = "max_probability"
 _FOREIGN = {"cifar10": "svhn", "svhn": "cifar10", "mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 
 
 def compared(
-    causes: Sequence[Cause], images: ImageNumbers, one_dimensional: OneDimensionalResults, published: PaperValues
+    causes: Sequence[Cause],
+    images: ImageNumbers,
+    again: ImageNumbers,
+    one_dimensional: OneDimensionalResults,
+    published: PaperValues,
 ) -> list[Compared]:
     """Compare every hypothesis with what was measured.
 
     Args:
         causes: The hypotheses.
         images: Numbers of the image experiments.
+        again: Numbers of stored networks that were evaluated again.
         one_dimensional: Results of the 1-D experiment.
         published: What the paper prints.
     """
     found = []
     for cause in causes:
         if cause.is_image:
-            found.append(_image(cause, images, published))
+            found.append(_image(cause, images, again, published))
         elif cause.measure == "attacks":
             found.append(_attacks(cause, images))
         else:
@@ -42,9 +50,9 @@ def compared(
     return found
 
 
-def _image(cause: Cause, images: ImageNumbers, published: PaperValues) -> Compared:
+def _image(cause: Cause, images: ImageNumbers, again: ImageNumbers, published: PaperValues) -> Compared:
     data, model = cause.data, cause.model
-    title, read, digits = _reader(cause, images)
+    title, read, digits = _reader(cause.measure, data, images)
     target: float | None
     if cause.target == "printed":
         other = _FOREIGN[data]
@@ -54,16 +62,38 @@ def _image(cause: Cause, images: ImageNumbers, published: PaperValues) -> Compar
         measured = images.measured(read, data, cause.target)
         target, of_whom = None if measured is None else measured.mean, f"that of {model_title(cause.target)}"
     ours = images.measured(read, data, model)
-    changed = images.measured(read, data, model, cause.preset, cause.variant)
+    if cause.again:
+        changed = again.measured(_reader(cause.measure, data, again)[1], data, model, variant=f"{PREFIX}{cause.again}")
+    elif cause.reading:
+        changed = images.measured(_other_reading(cause, images), data, model)
+    else:
+        changed = images.measured(read, data, model, cause.preset, cause.variant)
     what = f"{data_title(data)}, {model_title(model)}: {title} against {of_whom}"
     return Compared(cause, what, ours, target, changed, digits)
 
 
-def _reader(cause: Cause, images: ImageNumbers) -> tuple[str, Read, int]:
-    if cause.measure == "error":
+def _reader(measure: str, data: str, images: ImageNumbers) -> tuple[str, Read, int]:
+    if measure == "error":
         return "test error", images.number("clean", "error"), 4
-    other = _FOREIGN[cause.data]
-    return "AUROC (%)", images.number("ood", "auroc", 100, ood=other, score="max_probability"), 1
+    if measure == "fgsm":
+        return "error under FGSM (mean over ε)", images.mean_along("fgsm", "error", "epsilon", units="normalised"), 4
+    return "AUROC (%)", images.number("ood", "auroc", 100, ood=_FOREIGN[data], score=_SCORE), 1
+
+
+def _other_reading(cause: Cause, images: ImageNumbers) -> Read:
+    """The AUROC by the entropy, or the mean of a number over five draws of the end-times."""
+    if cause.reading == "entropy-score":
+        return images.number("ood", "auroc", 100, ood=_FOREIGN[cause.data], score="entropy")
+    protocol, scale = ("clean", 1.0) if cause.measure == "error" else ("ood", 100.0)
+
+    def mean_over_draws(result: ImageResult) -> float | None:
+        for row in result.rows():
+            is_spread = row.protocol == protocol and row.metric == cause.measure and "statistic" in row.setting
+            if is_spread and row.setting.get("score", _SCORE) == _SCORE:
+                return scale * float(row.extra["mean"])
+        return None
+
+    return mean_over_draws
 
 
 def _attacks(cause: Cause, images: ImageNumbers) -> Compared:

@@ -36,6 +36,16 @@ def all_claims(images: Sequence[ImageResult], folder: Path, published: PaperValu
     claims = [
         *users_question(numbers, published),
         *parameter_claims(published),
+        *image_claims(numbers, published),
+        *one_dimensional_claims(one_dimensional_results(folder), published),
+        *motivating_claims([result for result in _read(folder, "motivating-*.json") if result.get("steps") == STEPS]),
+    ]
+    return with_significance(claims)
+
+
+def image_claims(numbers: ImageNumbers, published: PaperValues) -> list[JudgedClaim]:
+    """Judge the claims that rest on the image experiments."""
+    return [
         *error_claims(numbers, published),
         *rotation_claims(numbers),
         *confidence_claims(numbers),
@@ -47,10 +57,7 @@ def all_claims(images: Sequence[ImageResult], folder: Path, published: PaperValu
         *selection_claims(numbers),
         *cost_claims(numbers),
         *precision_claims(numbers),
-        *one_dimensional_claims(one_dimensional_results(folder), published),
-        *motivating_claims([result for result in _read(folder, "motivating-*.json") if result.get("steps") == STEPS]),
     ]
-    return with_significance(claims)
 
 
 def outcome_counts(judged: Iterable[JudgedClaim]) -> Counter[Outcome]:

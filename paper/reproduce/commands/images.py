@@ -16,7 +16,7 @@ from ltnode.evaluation import PROTOCOLS
 from ltnode.training import TrainingError
 from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs, report_failures
-from paper.reproduce.commands.session import DRAWS, TOGETHER, Minutes, Pack, end, run_session
+from paper.reproduce.commands.session import DRAWS, Evaluators, Minutes, Pack, end, run_session
 from paper.reproduce.edition import overview
 from paper.reproduce.edition.overview import expected_times
 from paper.reproduce.edition.session import Settings
@@ -57,13 +57,15 @@ def reproduce_images(
     draws: Annotated[int, typer.Option(help="Random draws of T over which spreads are reported; 0 skips them.", min=0)] = DRAWS,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N; by default auto.")] = None,
     together: Annotated[
-        int | None, typer.Option(help=f"Most concurrent trainings; by default 1, and {TOGETHER} with --resume.", min=1)
+        int | None,
+        typer.Option(help="Most concurrent trainings; by default 1, and with --resume 6 on a GPU.", min=1),
     ] = None,
+    evaluators: Evaluators = None,
     resume: Annotated[
         bool,
         typer.Option(
             "--resume",
-            help="A session (see --minutes, --pack): several trainings and evaluations at a time.",
+            help="A session (see --minutes, --evaluators, --pack): several trainings and evaluations at a time.",
         ),
     ] = False,
     minutes: Minutes = None,
@@ -101,7 +103,7 @@ def reproduce_images(
         cells = [import_run(source, grid, runs) for source in from_run]
     options = {"draws": draws, "limit": limit}
     if resume:
-        failed = run_session(folder, cells, places, Settings(minutes, together or TOGETHER, options, device, pack))
+        failed = run_session(folder, cells, places, Settings(minutes, together, evaluators, options, device, pack))
         if pack is None:
             _write_pages(folder, grid, places.out, is_trial=bool(settings))
         end(failed)

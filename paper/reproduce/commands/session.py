@@ -11,23 +11,31 @@ import typer
 
 from ltnode.cli import console
 from ltnode.errors import ConfigError
+from paper.reproduce.claims.all_claims import image_claims
+from paper.reproduce.claims.numbers import ImageNumbers
 from paper.reproduce.commands.claims import write_pages
 from paper.reproduce.commands.options import RESUME, Runs
 from paper.reproduce.edition.cells import edition_cells
+from paper.reproduce.edition.order import ordered
 from paper.reproduce.edition.overview import expected_times, summary
 from paper.reproduce.edition.packing import Merged, merge, pack_results
 from paper.reproduce.edition.parts import Part, edition_parts
 from paper.reproduce.edition.retraining import agrees, choose, compare, record
 from paper.reproduce.edition.session import Session, Settings
 from paper.reproduce.folder import PaperFolder
-from paper.reproduce.images.cells import Places, paper_protocols
+from paper.reproduce.images.cells import Places, State, paper_protocols, state
 from paper.reproduce.images.grid import Cell, load_grid
 from paper.reproduce.images.results import read_results
 
-TOGETHER, DRAWS = 6, 5
-"""Concurrent trainings of a session (more gain little on an H200), and random draws of T over which spreads are reported."""
+DRAWS = 5
+"""Random draws of T over which spreads are reported."""
 FAILED = 1
 Minutes = Annotated[float | None, typer.Option(help="End after this time.", min=0)]
+Together = Annotated[int | None, typer.Option(help="Most concurrent trainings; by default 6 on a GPU and 1 on a CPU.", min=1)]
+Evaluators = Annotated[
+    int | None,
+    typer.Option(help="Processes that evaluate while others train; by default 4 on a GPU, and 0 (in turn) on a CPU.", min=0),
+]
 Pack = Annotated[Path | None, typer.Option(help="Folder for archives of what was done, for `ltnode reproduce merge`.")]
 
 
@@ -42,11 +50,12 @@ def register(group: typer.Typer) -> None:
 def run_session(
     folder: PaperFolder, cells: Sequence[Cell], places: Places, settings: Settings, parts: Sequence[Part] = ()
 ) -> list[str]:
-    """Do what is missing of some cells, those of the edition first, and of parts; returns one message for each failure."""
-    edition = edition_cells(cells)
-    ordered = [*edition, *(cell for cell in cells if cell not in edition)]
+    """Do what is missing of some cells, those first that complete the most claims, and of parts; returns messages of failures."""
+    results, expected = read_results(folder.results), expected_times(folder)
+    missing = [cell for cell in cells if state(cell, places, paper_protocols())[0] is not State.DONE]
+    in_order = ordered(cells, missing, image_claims(ImageNumbers(results), folder.published()), expected)
     with console.resumable(RESUME):
-        return Session(places, settings, expected_times(folder), console.say).run(ordered, parts)
+        return Session(places, settings, expected, console.say).run(in_order, parts)
 
 
 def end(failed: Sequence[str]) -> None:
@@ -66,7 +75,8 @@ def reproduce_all(
     out: Annotated[Path | None, typer.Option(help="Folder of the results; by default PAPER/results.")] = None,
     paper: Annotated[Path, typer.Option(help="Folder with the grid, the published values and the pages.")] = Path("paper"),
     device: Annotated[str | None, typer.Option(help="Device of the image experiments; by default the best one.")] = None,
-    together: Annotated[int, typer.Option(help="Most concurrent trainings of the image experiments.", min=1)] = TOGETHER,
+    together: Together = None,
+    evaluators: Evaluators = None,
 ) -> None:
     """Make a whole edition: all image experiments, and the 1-D and motivating experiments on spare cores at the same time.
 
@@ -81,7 +91,7 @@ def reproduce_all(
         return
     if done and not resume:
         raise ConfigError(f"{places.out} already holds {len(done)} of these results: add --resume, or choose another --out")
-    settings = Settings(minutes, together, {"draws": DRAWS, "limit": None}, device, pack)
+    settings = Settings(minutes, together, evaluators, {"draws": DRAWS, "limit": None}, device, pack)
     failed = run_session(folder, grid, places, settings, parts)
     if pack is None and places.out.resolve() == folder.results.resolve():
         write_pages(folder, grid, figures=True)
@@ -137,7 +147,7 @@ def reproduce_retrain(
     chosen_by = secrets.randbelow(1_000_000) if choice is None else choice
     chosen = choose(edition_cells(load_grid(folder.grid)), results, cells, chosen_by)
     places = Places(work / f"runs-{chosen_by}", work / f"results-{chosen_by}")
-    failed = run_session(folder, chosen, places, Settings(None, TOGETHER, {"draws": 0, "limit": None}, device))
+    failed = run_session(folder, chosen, places, Settings(options={"draws": 0, "limit": None}, device=device))
     written = []
     for cell in chosen:
         again = places.recorded(cell)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paper.reproduce.edition.cells import edition_cells, gaps_in_provenance
 from paper.reproduce.edition.expected import Expected, recorded_trainings, total
+from paper.reproduce.edition.record import measured_text, read_records
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.cells import Places, State, state
 from paper.reproduce.images.grid import Cell
@@ -47,15 +48,26 @@ def summary(cells: Sequence[Cell], places: Places, protocols: Sequence[str], exp
         kinds.append(("cells of the paper (its models, sets and number of seeds)", paper))
     lines = []
     for name, chosen in kinds:
-        left = [cell for cell in chosen if state(cell, places, protocols)[0] is not State.DONE]
+        states = {cell: state(cell, places, protocols)[0] for cell in chosen}
+        left = [cell for cell in chosen if states[cell] is not State.DONE]
         recorded = [found for cell in chosen if cell not in left and (found := places.recorded(cell)) is not None]
         complete = sum(not gaps_in_provenance(result) for result in recorded)
         line = f"{len(chosen) - len(left)} of {len(chosen)} done: {name}; {complete} with a complete provenance."
-        time = total(expected.both(cell) for cell in left)
-        whole = total(expected.both(cell) for cell in chosen)
-        if time is not None:
-            line += f" The rest takes {time.text} of one {expected.device}."
-        if whole is not None:
-            line += f" All of them take {whole.text}, added up from the records."
+        untrained = [cell for cell in left if states[cell] is not State.TRAINED]
+        if (work := _work(untrained, left, expected)) is not None:
+            line += f" The rest needs {work} on one {expected.device}."
+        if (whole := _work(chosen, chosen, expected)) is not None:
+            line += f" All of them need {whole}, added up from the records."
         lines.append(line)
+    measured = measured_text(read_records(places.out), cells, expected)
+    if measured:
+        lines.append(measured)
     return lines
+
+
+def _work(untrained: Sequence[Cell], not_evaluated: Sequence[Cell], expected: Expected) -> str | None:
+    """Expected time of the device for trainings, and for evaluations one after the other; sessions do both at the same time."""
+    training = total(expected.training(cell) for cell in untrained)
+    evaluation = total(expected.evaluation(cell) for cell in not_evaluated)
+    kinds = {"training": training, "evaluation": evaluation}
+    return " and ".join(f"{time.text} of {kind}" for kind, time in kinds.items() if time is not None) or None

@@ -7,16 +7,17 @@ finished run to the place of its cell, so training and evaluation need not happe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from ltnode.data import Dataset
 from ltnode.data import load as load_data
+from ltnode.device import choose_device
 from ltnode.errors import ConfigError
 from ltnode.evaluation.protocols import PROTOCOLS
 from ltnode.report.runs import EVALUATION
-from ltnode.training import Run, RunStatus, fit, load
+from ltnode.training import Run, RunStatus, TrainConfig, fit, load
 from ltnode.training.engine import Job, fit_together
 from ltnode.training.run import RunFolder
 from paper.reproduce.images.evaluation import Evaluation, is_recorded, record
@@ -74,6 +75,24 @@ def state(cell: Cell, places: Places, protocols: Sequence[str]) -> tuple[State, 
     return (State.TRAINED if is_finished(folder) else State.INTERRUPTED), done
 
 
+def has_cost(cell: Cell, places: Places) -> bool:
+    """Whether the result of any seed of the same model on the same data says how long a prediction takes."""
+    for path in places.out.glob(f"{PREFIX}{cell.name.rpartition('-seed')[0]}-seed*.json"):
+        if (read_result(path).protocols.get("clean") or {}).get("cost"):
+            return True
+    return False
+
+
+def failure(cell: Cell, places: Places) -> str:
+    """Why a cell cannot be completed, from its run folder; empty if that says nothing."""
+    folder = RunFolder(places.run(cell))
+    if not folder.path.exists() and places.result(cell).exists():
+        return f"its result is not complete, and its run folder {folder.path} is missing: restore it, or delete the result"
+    if folder.status() in (RunStatus.COMPLETE, RunStatus.INTERRUPTED) or not folder.results.exists():
+        return ""
+    return str(folder.read_results().get("message") or "")
+
+
 def paper_protocols() -> list[str]:
     """The paper's protocols for images."""
     return [name for name, protocol in PROTOCOLS.items() if protocol.in_paper and protocol.task == "classification"]
@@ -112,15 +131,15 @@ def trained(cell: Cell, places: Places, data: Dataset, device: str | None = None
     folder = places.run(cell)
     if is_finished(folder):
         return _opened(cell, folder)
-    config = cell.config if device is None else cell.config.replace(device=device)
+    config = _config(cell, device)
     return fit(cell.build(data), data, config, folder, resume=True)
 
 
 def train_together(cells: Sequence[Cell], places: Places, count: int, device: str | None = None) -> None:
-    """Train unfinished cells concurrently, those with the same precision together.
+    """Train unfinished cells concurrently, those with the same precision together; when one ends, the next one begins.
 
     Args:
-        cells: Cells; those whose run is finished are skipped.
+        cells: Cells of any kind and on any data; those with a finished run or a result are skipped.
         places: Where their run folders are.
         count: Largest number of concurrent runs.
         device: Device for training; None chooses the best one.
@@ -129,15 +148,27 @@ def train_together(cells: Sequence[Cell], places: Places, count: int, device: st
         TrainingError: A run failed; the other runs of its precision were completed.
     """
     left = [cell for cell in cells if state(cell, places, ())[0] in (State.MISSING, State.INTERRUPTED)]
-    sets = {name: load_data(name) for name in {cell.data for cell in left}}
-    for precision in sorted({cell.config.precision for cell in left}):
+    sets = {name: _on_device(load_data(name), device) for name in dict.fromkeys(cell.data for cell in left)}
+    for precision in dict.fromkeys(cell.config.precision for cell in left):
         jobs = []
         for cell in left:
-            config = cell.config if device is None else cell.config.replace(device=device)
+            config = _config(cell, device)
             if config.precision == precision:
                 data = cell.changed(sets[cell.data])
                 jobs.append(Job(cell.build(data), data, config, places.run(cell)))
         fit_together(jobs, resume=True, at_once=count)
+
+
+def _config(cell: Cell, device: str | None) -> TrainConfig:
+    """The configuration of a training, which writes checkpoints by the clock only."""
+    # One after each of 300 epochs of a tenth of a second would stall all concurrent runs for as long as they compute.
+    config = cell.config.replace(checkpoint_epochs=None)
+    return config if device is None else config.replace(device=device)
+
+
+def _on_device(data: Dataset, device: str | None) -> Dataset:
+    """A data set whose training examples are on the device, where all runs share them."""
+    return replace(data, train=data.train.to(choose_device(device or "auto")))
 
 
 def _opened(cell: Cell, folder: Path) -> Run:

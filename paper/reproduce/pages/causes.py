@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ltnode.report.table import markdown_table
+from paper.reproduce.causes.again import read_again
 from paper.reproduce.causes.cause import read_causes
 from paper.reproduce.causes.numbers import compared
 from paper.reproduce.causes.outcome import Compared, Effect
@@ -18,15 +19,16 @@ _HEADER = ("what differs", "hypothesis", "outcome", "in numbers", "command")
 _TEXT = """\
 ## Why numbers differ
 
-Each hypothesis is tested by a run of its own, which never replaces a row of the paper, or by another reading of the records. A
-change *explains* a difference if at most a quarter of it is left, and explains it *in part* if at most three quarters are left;
-it is *undecided* if the change is at most two standard deviations over our seeds. The hypotheses are in `causes.toml`.
+Each hypothesis is tested by a run of its own, which never replaces a row of the paper, by evaluating a stored network in another
+way (`ltnode reproduce again`), or by another reading of the records. A change *explains* a difference if at most a quarter of it
+is left, and explains it *in part* if at most three quarters are left; it is *undecided* if the change is at most two standard
+deviations over our seeds. The hypotheses are in `causes.toml`.
 """
 
 
 def read_compared(paper: PaperFolder, results: Sequence[ImageResult]) -> list[Compared]:
     """All hypotheses with what was measured."""
-    numbers = ImageNumbers(results), one_dimensional_results(paper.results)
+    numbers = ImageNumbers(results), ImageNumbers(read_again(paper.results)), one_dimensional_results(paper.results)
     return compared(read_causes(paper.causes), *numbers, paper.published())
 
 
@@ -36,10 +38,10 @@ def causes_section(found: Sequence[Compared]) -> str:
         return ""
     rows = [[one.what, one.cause.hypothesis, one.effect.value, one.line, f"`{one.cause.command}`"] for one in found]
     counts = Counter(one.effect for one in found)
-    summary = ", ".join(f"{counts[effect]} {effect.value}" for effect in Effect if counts[effect])
+    summary = "; ".join(f"{effect.value}: {counts[effect]}" for effect in Effect if counts[effect])
     open_ones = "; ".join(unexplained(found))
     rest = f"\nAll hypotheses on these were tested, and none explains them: {open_ones}.\n" if open_ones else ""
-    return f"{_TEXT}\nOf {len(found)} hypotheses: {summary}.\n\n{markdown_table(_HEADER, rows)}{rest}"
+    return f"{_TEXT}\n{len(found)} hypotheses. {summary[0].upper()}{summary[1:]}.\n\n{markdown_table(_HEADER, rows)}{rest}"
 
 
 def unexplained(found: Sequence[Compared]) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from paper.reproduce.claims.all_claims import one_dimensional_results
 from paper.reproduce.claims.verdict import JudgedClaim
 from paper.reproduce.folder import PaperFolder
 from paper.reproduce.images.grid import Cell
 from paper.reproduce.images.results import ImageResult
 from paper.reproduce.images.zoo import read_zoo
 from paper.reproduce.pages.causes import read_compared
-from paper.reproduce.pages.claims import claims_page
+from paper.reproduce.pages.claims import paper_page
 from paper.reproduce.pages.figures import draw
 from paper.reproduce.pages.readme import BEGIN, RESULT_PAGES, read_promises, with_results
 from paper.reproduce.pages.remarks import Remarks
@@ -23,15 +24,15 @@ def write_paper_pages(
     paper: PaperFolder, results: Sequence[ImageResult], judged: Sequence[JudgedClaim], *, figures: bool = True
 ) -> list[Path]:
     """Write ``tables.md``, ``README.md`` and, if ``figures`` is true, the figures of the folder ``paper``; returns the files."""
-    remarks = Remarks.read(paper.remarks)
+    remarks, published = Remarks.read(paper.remarks), paper.published()
     remarks.check(entry.claim.key for entry in judged)
-    made = [_write(paper.path / "tables.md", tables_page(results, paper.published()))]
+    causes = read_compared(paper, results)
+    made = [_write(paper.path / "tables.md", tables_page(results, published))]
     if figures:
-        made += draw(results, paper.path / "figures")
-    return [
-        *made,
-        _write(paper.path / "README.md", claims_page(judged, remarks, paper.figure_names(), read_compared(paper, results))),
-    ]
+        trained = one_dimensional_results(paper.results).trained
+        made += draw(results, trained, judged, causes, published, paper.path / "figures")
+    page = paper_page(judged, remarks, results, published, paper.figure_names(), causes)
+    return [*made, _write(paper.path / "README.md", page)]
 
 
 def write_results(paper: PaperFolder, judged: Sequence[JudgedClaim]) -> list[Path]:

@@ -85,7 +85,7 @@ def _conv3x3(
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch"])  # a batch of 1 would be a Python number, which has no dtype
 def forward_kernel(
     states, starts, lengths, n_steps,
     table_a, table_c, table_e,
@@ -181,7 +181,7 @@ def forward_kernel(
         tl.store(error_squares + m * batch + sample, tl.sum(tl.sum(ratio * ratio, axis=1), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch"])  # a batch of 1 would be a Python number, which has no dtype
 def backward_kernel(
     d_stages, d_state, carried, lengths, n_steps,
     table_a, weight1, weight2, gamma1, beta1, gamma2, beta2, gamma3,
