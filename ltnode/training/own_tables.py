@@ -43,7 +43,7 @@ class OwnTable:
             DataError, InputError: The table cannot be used; see `ltnode.data.from_table`.
         """
         if self.test is not None and self.test_fraction is not None:
-            raise ConfigError("the test rows are given, or drawn: remove test, or the test fraction")
+            raise ConfigError("a table of test rows and a test fraction cannot be combined: the test rows are given, or drawn")
         fraction = Shares.test if self.test_fraction is None else self.test_fraction
         if not 0 < fraction < 1:
             raise ConfigError(f"the test fraction must lie strictly between 0 and 1, not {fraction:g}")
